@@ -4,7 +4,8 @@
   tf-pflego sweep run_configs/experiments/shared_head.py:shared_head --output_dir=results
 
 It took 43 minutes of training for the first seed on two cores, which had other work for a part of
-it. With three seeds, clients are served at 98.03, 93.96 and 89.53 percent (High, Medium, No), where plain PFLEGO has 96.89, 89.26 and 81.02.
+it. With three seeds, clients are served at 98.03, 93.96 and 89.53 percent (High, Medium, No), where
+plain PFLEGO has 96.89, 89.26 and 81.02.
 """
 
 import itertools

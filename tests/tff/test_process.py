@@ -115,6 +115,7 @@ def test_a_method_with_two_groups_of_participants_is_refused(tiny_model, tiny_cl
         ({"num_clients": 0}, "`num_clients` must be at least 1; got 0"),
         ({"clients_per_round": 4}, "`clients_per_round` must be at most 3; got 4"),
         ({"data_spec": (tf.TensorSpec([None, 5]), None)}, r"`data_spec` must have .* float32"),
+        ({"data_spec": 3}, r"`data_spec` must have .*; got 3\. Make it"),
         ({"aggregator_returns": "median"}, "`aggregator_returns` must be one of mean, sum"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

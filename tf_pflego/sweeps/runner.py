@@ -78,6 +78,8 @@ def sweep(
     with _locked(root):
         cells = [cell for cell in experiment.planned if only is None or cell.name in only]
         queue = Queue(experiment, cells, root)
+        if queue.done and results.is_sweep(root):
+            results.refuse_other_rows(root, experiment)
         if queue.total > queue.done:
             refuse_changed(root)
         results.describe(root, experiment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any, NamedTuple
 
+from tf_pflego.system import values
 from tf_pflego.tff import metrics, types
 from tf_pflego.tff.installed import tff
 from tf_pflego.tff.process import FederatedProcess
@@ -26,6 +27,7 @@ def build_evaluation(process: FederatedProcess) -> tff.Computation:
     these. For each model that clients are served with there are the loss, the statistics and what
     else the method measures, of each client and of all clients' examples together.
     """
+    values.instance("process", process, FederatedProcess, "Make one with `build_process`.")
     state, states, inputs = process.next.type_signature.parameter
     algorithm, task = process.algorithm, process.algorithm.model.task
 

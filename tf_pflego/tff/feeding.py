@@ -13,6 +13,7 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import as_model_inputs
+from tf_pflego.system import values
 from tf_pflego.tff.evaluation import Evaluated, build_evaluation
 from tf_pflego.tff.process import FederatedProcess, ProcessState
 from tf_pflego.tff.types import ClientInputs, Data
@@ -20,6 +21,7 @@ from tf_pflego.tff.types import ClientInputs, Data
 
 def data_spec(clients: ClientData) -> Data:
     """Returns the spec of a client's examples and labels, for `build_process`."""
+    values.instance("clients", clients, ClientData, "Make them with `from_arrays`.")
     examples = tf.TensorSpec([None, *clients.example_shape], clients.example_dtype)
     labels = clients.train.labels
     return Data(examples, tf.TensorSpec([None, *labels.shape[1:]], labels.dtype))
@@ -27,6 +29,9 @@ def data_spec(clients: ClientData) -> Data:
 
 def data_of(clients: ClientData, client_id: int, split: str = "train") -> Data:
     """Returns a client's examples of a split, as its model takes them, and labels."""
+    values.instance("clients", clients, ClientData, "Make them with `from_arrays`.")
+    split = values.one_of("split", split, tuple(clients.splits))
+    client_id = values.whole("client_id", client_id, 0, clients.num_clients - 1)
     examples, labels = clients.splits[split].of(client_id)
     return Data(as_model_inputs(tf.constant(examples)).numpy(), labels)
 
@@ -52,9 +57,12 @@ class Training:
         participation: Participation,
         seed: int = 0,
     ):
+        values.instance("clients", clients, ClientData, "Make them with `from_arrays`.")
+        remedy = "Make one: `Participation(num_clients, clients_per_round)`."
+        values.instance("participation", participation, Participation, remedy)
         self._process, self._clients = process, clients
         self._evaluate = build_evaluation(process)
-        self._participation, self._seed = participation, seed
+        self._participation, self._seed = participation, values.seed(seed)
         self.state: ProcessState = process.initialize()
         self.client_states: dict[int, Structure] = {}
 

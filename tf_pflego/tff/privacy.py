@@ -40,6 +40,9 @@ def private_aggregator(
         both sums and averages, which TFF would noise apart.
     """
     z = values.number("noise_multiplier", noise_multiplier, at_least=0)
+    values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
+    remedy = "Make one: `Participation(num_clients, clients_per_round)`."
+    values.instance("participation", participation, Participation, remedy)
     values.instance("clients", clients, ClientData, "Make them with `from_arrays`.")
     if not np.allclose(clients.client_weights, 1 / participation.num_clients):
         raise ValueError(

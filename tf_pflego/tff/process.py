@@ -148,11 +148,12 @@ def build_process(
         training, which is one more pass through the network.
 
     Raises:
-      TypeError: `aggregator` is no such factory.
+      TypeError: `algorithm` is no method, or `aggregator` no such factory.
       ValueError: The algorithm is wrapped, as by `pfl.private`; or the exchanges of a round have
         participants of their own each, which one placement of clients cannot say; or `aggregator`
         is given for a method whose server sees uploads of single clients.
     """
+    values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
     names = {exchange.cohort for exchange in algorithm.exchanges}
     if len(names) > 1 or FIRST_ROUND in names:
         raise ValueError(

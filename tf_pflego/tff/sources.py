@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.own_arrays import from_arrays
-from tf_pflego.system import file_arrays
+from tf_pflego.system import file_arrays, values
 from tf_pflego.tff import feeding
 from tf_pflego.tff.installed import tff
 
@@ -109,6 +109,10 @@ def to_client_data(
       split: train, test or validation.
       batch_size: The number of examples in a batch; None for single examples.
     """
+    values.instance("clients", clients, ClientData, "Make them with `from_arrays`.")
+    values.one_of("split", split, tuple(clients.splits))
+    if batch_size is not None:
+        values.whole("batch_size", batch_size, 1)
     names = clients.client_names or [str(client) for client in range(clients.num_clients)]
     position = {name: client for client, name in enumerate(names)}
 
@@ -144,8 +148,10 @@ class ClientsSource(tff.program.FederatedDataSource):
     def __init__(
         self, clients: ClientData, participation: Participation, seed: int = 0, batch_size: int = 32
     ):
+        remedy = "Make one: `Participation(num_clients, clients_per_round)`."
+        values.instance("participation", participation, Participation, remedy)
         self.clients, self.participation = clients, participation
-        self.seed, self.batch_size = seed, batch_size
+        self.seed, self.batch_size = values.seed(seed), values.whole("batch_size", batch_size, 1)
         spec = dataset_of(clients, 0, "train", batch_size).element_spec
         self.dataset_spec = tf.data.DatasetSpec(spec)
         self._type = tff.FederatedType(

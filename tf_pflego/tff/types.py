@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_pflego.core.algorithm import Algorithm, Client, Federation, Round, specs_of
 from tf_pflego.core.nests import Structure
+from tf_pflego.system import values
 from tf_pflego.tff.installed import tff
 
 
@@ -68,12 +69,14 @@ class Specs:
     def traced(cls, algorithm: Algorithm, data_spec: Any, federation: Federation) -> Specs:
         """Returns the specs of `algorithm`, without running it; refuses data that do not fit it."""
         pair = getattr(data_spec, "element_spec", data_spec)
-        model, examples = algorithm.model, pair[0]
-        if (examples.shape[1:], examples.dtype) != (model.example_shape, model.example_dtype):
+        model, examples = algorithm.model, pair[0] if isinstance(pair, tuple) else pair
+        wanted = model.example_shape, model.example_dtype
+        is_spec = isinstance(examples, tf.TensorSpec)
+        if not is_spec or (examples.shape[1:], examples.dtype) != wanted:
             raise ValueError(
-                f"`data_spec` must have examples [None, *{model.example_shape}] "
-                f"{model.example_dtype.name}, as the model takes them; got {examples}. Make it by "
-                "`data_spec`, or from `element_spec` of a dataset in batches."
+                f"`data_spec` must have examples [None, *{wanted[0]}] {wanted[1].name}, as the "
+                f"model takes them; got {values.shown(examples)}. Make it by `data_spec`, or from "
+                "`element_spec` of a dataset in batches."
             )
         client_id, seed = tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32)
         classes = tf.TensorSpec([model.num_classes], tf.int32)
