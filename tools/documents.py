@@ -27,6 +27,7 @@ import private_curve
 import shared_head
 import small_field
 import tables
+import trained_body
 
 from tf_pflego.sweeps import Cell, Experiment, store
 from tf_pflego.system import durable, texts
@@ -44,6 +45,7 @@ EXPERIMENTS = {
         shared_head,
         small_field,
         tables,
+        trained_body,
     )
     for name, experiment in vars(module).items()
     if isinstance(experiment, Experiment)

@@ -1,11 +1,21 @@
-"""The pages of no sweep alone: of costs and accuracies, of times, and beside PFLlib."""
+"""The pages of no sweep alone: costs and accuracies, times, PFLlib, and a trained network."""
 
 import json
 import pathlib
 import re
 import statistics
 
-from paper_pages import DEGREES, PAGE, PERCENT, fixed, markdown, numbers_of, page
+from paper_pages import (
+    DEGREES,
+    PAGE,
+    PERCENT,
+    accuracy,
+    fixed,
+    markdown,
+    numbers_of,
+    page,
+    seconds,
+)
 from shared_head_pages import by_method, on_own_labels
 
 from tf_pflego.sweeps import store
@@ -28,6 +38,7 @@ def pages(results: pathlib.Path) -> dict[str, bytes]:
         "overview": ("Cost and accuracy", _costs(results, report)),
         "round_times": ("Seconds per round", round_times(report)),
         "local_speed": ("PGFed paper, Table 7", _speeds(report)),
+        "trained_body": ("A trained network, and from scratch", _trained(results)),
         "pfllib": ("Beside PFLlib", _differences(store.read(results / "pfllib.csv"))),
     }
     cores = str(report["cores"]).encode()
@@ -46,7 +57,7 @@ def _costs(results, report):
         places = (f"shared_head/{degree}/{engine}/over_pflego" for degree in ("high", "no"))
         return statistics.mean(report[place] for place in places)
 
-    def seconds(method):
+    def mean_seconds(method):
         runs = (row for rows in shared[_TIMED.get(method, method)].values() for row in rows)
         return statistics.mean(row[store.SECONDS] for row in runs)
 
@@ -59,7 +70,7 @@ def _costs(results, report):
 
     lines = [line("**`pflego`**", "own", 1, unshared.pop("pflego"))]
     for method, title in _WITH_LABELS.items():
-        time = over_pflego("in_process") * seconds(method) / seconds(_SHARED)
+        time = over_pflego("in_process") * mean_seconds(method) / mean_seconds(_SHARED)
         time = over_pflego("tff") if method == _SHARED else time
         lines.append(line(title, "shared", time, shared[method]))
     for method, runs in unshared.items():
@@ -85,6 +96,19 @@ def round_times(report: dict) -> str:
         lines.append(line)
     head = ["method", "Fashion-MNIST", "ratio", "Omniglot", "ratio", "paper, Omniglot", "ratio"]
     return markdown(head, lines)
+
+
+def _trained(results):
+    """Returns the table of docs/trained_bodies.md."""
+    bodies = {"trained_body": "trained, frozen", "trained_body_scratch": "from scratch"}
+    lines = [
+        [f"`{method}`", words, *(accuracy(runs[degree], store.SERVED) for degree in DEGREES)]
+        + [seconds([row for of_degree in runs.values() for row in of_degree])]
+        for name, words in bodies.items()
+        for method, runs in by_method(store.runs_in(results / name / store.RUNS)).items()
+    ]
+    classes = ["2 classes", "5 classes", "10 classes"]
+    return markdown(["method", "network", *classes, "seconds a round"], lines)
 
 
 def _speeds(report):
