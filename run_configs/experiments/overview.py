@@ -102,8 +102,10 @@ def _trained(results):
     """Returns the table of docs/trained_bodies.md."""
     bodies = {"trained_body": "trained, frozen", "trained_body_scratch": "from scratch"}
     lines = [
-        [f"`{method}`", words, *(accuracy(runs[degree], store.SERVED) for degree in DEGREES)]
-        + [seconds([row for of_degree in runs.values() for row in of_degree])]
+        [
+            *(f"`{method}`", words, *(accuracy(runs[one], store.SERVED) for one in DEGREES)),
+            seconds([row for of_degree in runs.values() for row in of_degree]),
+        ]
         for name, words in bodies.items()
         for method, runs in by_method(store.runs_in(results / name / store.RUNS)).items()
     ]
