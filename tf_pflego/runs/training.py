@@ -169,13 +169,8 @@ def _configuration(run_config, method, hyper_parameters, clients=None, model=Non
 
 
 def _directory(run_config, method, configuration):
-    return RunDirectory(
-        run_config.output_dir,
-        configuration,
-        run_config.overwrite,
-        run_config.resume,
-        run_config.checkpoints_kept,
-    )
+    how = run_config.overwrite, run_config.resume, run_config.checkpoints_kept
+    return RunDirectory(run_config.output_dir, configuration, *how)
 
 
 def _own_statistics(model):
