@@ -70,13 +70,9 @@ class Contents:
                 )
         return found
 
-    def risk_weights(self) -> dict[tuple[str, int], np.ndarray]:
-        """Returns {(cell, seed): A [I, I]} of the runs of PGFed and its variants."""
-        matrices = {}
-        for key, run in store.columns_in(self.path / store.RISK_WEIGHTS).items():
-            num_clients = round(run["client"].max()) + 1
-            matrices[key] = run["weight"].reshape(num_clients, num_clients)
-        return matrices
+    def of_method(self, table: str) -> dict[tuple[str, int], dict[str, np.ndarray]]:
+        """Returns {(cell, seed): {column: [entries]}} of a table that methods declare."""
+        return store.columns_in(self.path / f"{table}.csv.gz")
 
     def new_clients(self) -> dict[tuple[str, int], np.ndarray]:
         """Returns {(cell, seed): [epochs + 1]}, the first statistic of new clients after each."""

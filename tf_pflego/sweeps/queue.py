@@ -101,6 +101,11 @@ class Queue:
             self._stopped = True
             self._changed.notify_all()
 
+    def write_files(self) -> None:
+        """Writes the files of the sweep, with what has ended."""
+        with self._changed:
+            self._store.write_files()
+
     def left(self, cell: Cell) -> tuple[int, list[int]]:
         """Returns how many runs of trials are to be made, and the seeds to be reported."""
         trials = self._planned(cell)
@@ -112,7 +117,7 @@ class Queue:
         seeds = [
             seed
             for seed in self.experiment.seeds
-            if trials or settings is None or not self._store.has(cell, seed, _flags(settings, seed))
+            if trials or settings is None or not self._has(cell, None, seed, settings)
         ]
         return trials, seeds
 
@@ -129,8 +134,11 @@ class Queue:
             for row in self._store.trials_of(cell)
             if row["trial"] == trial
             and int(row["seed"]) in self.experiment.tuning_seeds
-            and store.is_made_with(row, _flags(settings, row["seed"]))
+            and self._has(cell, trial, row["seed"], settings)
         ]
+
+    def _has(self, cell, trial, seed, settings):
+        return self._store.has(cell, trial, seed, _flags(settings, seed))
 
     def _chosen(self, cell):
         """Returns the settings of what is reported of a cell; None if none of its trials is."""

@@ -4,12 +4,14 @@
   runs.csv                one row per run that is reported: settings, results, flags
   curves.csv.gz           one row per run and round: participants, seconds, bytes, metrics
   clients.csv.gz          one row per run and client: the first statistic when the run ended
-  risk_weights.csv.gz     one row per run and entry of PGFed's matrix A, if runs have one
   new_clients.csv.gz      one row per run, epoch and client that took no part, if there are any
+  TABLE.csv.gz            one row per run and entry of a TABLE that its method declares
   tuning.csv              one row per run that a choice is made by, without any test example
   tuning.curves.csv.gz    one row per such run and evaluated round
 
-What the runs themselves write is in `runs/`, from which these files are filled.
+While a sweep goes on, `finished.jsonl` gets a line for each run that has ended: its settings, and
+its rows of these files, which are written when the sweep ends. If it was killed, the lines are read
+with the files, and the same command goes on from both. The runs themselves write to `runs/`.
 """
 
 import contextlib
@@ -17,6 +19,7 @@ import csv
 import gzip
 import io
 import json
+import itertools
 import math
 import os
 import pathlib
@@ -28,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego import algorithms
 from tf_pflego.core.statistic_names import first_of, learn
 from tf_pflego.runs.reader import OWN_STATISTICS, PLACES
 from tf_pflego.sweeps import choice
@@ -42,9 +46,14 @@ SECONDS = "seconds_per_round/median"
 VALIDATION = "validation_accuracy/client_mean"
 
 RUNS, CURVES, CLIENTS = "runs.csv", "curves.csv.gz", "clients.csv.gz"
-RISK_WEIGHTS, NEW_CLIENTS = "risk_weights.csv.gz", "new_clients.csv.gz"
+NEW_CLIENTS = "new_clients.csv.gz"
 TUNING, TUNING_CURVES = "tuning.csv", "tuning.curves.csv.gz"
-RAW = "runs"
+LINES, RAW = "finished.jsonl", "runs"
+# So many bytes of lines are read, and with half as many they become files.
+_MOST_BYTES = 2**28
+_FILE = re.compile(r"\w[\w.]*\.csv(\.gz)?")
+
+Key = tuple[str, str | None, str]  # the cell, trial (None for runs that are reported) and seed
 
 # The results of a run that is reported.
 _RESULTS = (PARTICIPANTS, SERVED, BEST, "train_loss", SECONDS, "bytes_down", "bytes_up")
@@ -70,7 +79,33 @@ _ANYWHERE = {*PLACES, "engine"}
 
 
 def read(path: pathlib.Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file, compressed if its name ends in .gz; [] if there is none."""
+    """Returns the rows of a CSV file, compressed if its name ends in .gz; [] if there is none.
+
+    Of a sweep that goes on, or was killed, these are also the rows that are in its lines.
+    """
+    return _read(path, _lines(path.parent))  # Lines first: they go when the files are written.
+
+
+def _read(path, lines):
+    rows = _written(path)
+    if not lines:
+        return rows
+    rows = [row for row in rows if _key(row) not in lines]
+    rows += [row for line in lines.values() for row in _rows_of(line, path.name)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name, "") for name in names} for row in rows]
+
+
+def _rows_of(line, name):
+    """Returns the rows that a line has for a file."""
+    columns, said = line["tables"].get(name, {}), {}
+    if name in (RUNS, TUNING):
+        said = {key: _joined(line[key]) for key in ("flags", "defaults")}
+    return [dict(zip(columns, row, strict=True)) | said for row in zip(*columns.values())]
+
+
+def _written(path):
+    """Returns the rows of a CSV file itself."""
     if not os.path.lexists(path):
         return []
     with _as_written(path):
@@ -84,23 +119,64 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
         return rows
 
 
+def _lines(directory):
+    """Returns {key: line} of the runs whose rows are not in the files yet.
+
+    A last line without its end was being written when the sweep was killed; its run is read again.
+    """
+    path, lines = directory / LINES, {}
+    if os.path.lexists(path):
+        whole, _, _ = limited_files.content(path, _MOST_BYTES).rpartition(b"\n")
+        for number, text in enumerate(whole.splitlines(), 1):
+            with _as_written(path, f"line {number}: "):
+                line = limited_files.object_of(text)
+                lines[_key(line)] = _checked(line)
+    return lines
+
+
+def _checked(line):
+    """Returns a line; raises an error if it is not as `Store` makes it."""
+    (run, trial, seed), tables = _key(line), line["tables"]
+    columns = [cells for table in tables.values() for cells in table.values()]
+    named = line["flags"].values(), line["defaults"].values()
+    said = itertools.chain((run, trial or "", str(int(seed))), *named, *columns)
+    if not all(isinstance(text, str) for text in said):
+        raise ValueError("it has a value that is no text")
+    for name, table in tables.items():
+        keys = (table.get(column, []) for column in ("run", "seed"))
+        of_others = {*zip(*keys, strict=True)} - {(run, seed)}
+        if of_others or len({*map(len, table.values())}) > 1 or not _FILE.fullmatch(name):
+            raise ValueError(f"it has rows for {name[:60]} that are not of its run")
+    learn(json.loads(line["defaults"].get(OWN_STATISTICS, "{}")))
+    return line
+
+
+def _key(row):
+    return row["run"], row.get("trial"), row["seed"]
+
+
 @contextlib.contextmanager
-def _as_written(path):
+def _as_written(path, where=""):
     """Raises ValueError with the path and what to do if what is read is damaged."""
     try:
         yield
     except (*_UNREADABLE, AttributeError) as error:
+        reason = f"{where}it has no {error}" if isinstance(error, KeyError) else f"{where}{error}"
         raise ValueError(
-            f"the files of a sweep must be as it wrote them; {path} cannot be read ({error}). Move "
+            f"the files of a sweep must be as it wrote them; {path} cannot be read ({reason}). Move "
             f"all but `{RAW}` away, and run the sweep again, which fills them from there."
         ) from error
 
 
 def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes a CSV file with the columns of all rows, compressed if its name ends in .gz."""
+    """Writes a CSV file with the columns of all rows, compressed if its name ends in .gz.
+
+    It is replaced as a whole, so that an interruption leaves the old or the new content.
+    """
     content = text_of(rows).encode("utf-8")
-    # Without the time in its header, the same rows give the same file.
-    replace(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    with durable.batch() as files, files.open(path) as stream:
+        # Without the time in its header, the same rows give the same file.
+        stream.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
 def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -110,12 +186,6 @@ def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def replace(path: pathlib.Path, content: bytes) -> None:
-    """Replaces a file as a whole, so that an interruption leaves the old or the new content."""
-    with durable.batch() as files, files.open(path) as stream:
-        stream.write(content)
 
 
 def runs_in(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -161,18 +231,25 @@ def _parsed(text):
     return {name: value for name, _, value in pairs}
 
 
+def settings_of(row: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the settings of the run of a row: those that were given, and those by default."""
+    return _parsed(row["flags"]), _parsed(row["defaults"])
+
+
 def configuration_of(row: Mapping[str, Any]) -> dict[str, str]:
     """Returns all settings of the run of a row as text, given or by default."""
-    return _parsed(row["defaults"]) | _parsed(row["flags"])
+    named, defaults = settings_of(row)
+    return defaults | named
 
 
-def is_made_with(row: Mapping[str, Any], flags: Mapping[str, str]) -> bool:
-    """Returns whether the run of a row was made with these flags.
+def is_made_with(
+    named: Mapping[str, str], defaults: Mapping[str, str], flags: Mapping[str, str]
+) -> bool:
+    """Returns whether a run with the settings `named`, and others by default, is that of `flags`.
 
-    It was if each flag had this value, given or by default, and no other flag was given.
+    It is if each flag had this value, given or by default, and no other flag was given.
     """
-    named, defaults = (_parsed(row[key]) for key in ("flags", "defaults"))
-    known = defaults | named
+    known = {**defaults, **named}
     return named.keys() - _ANYWHERE <= flags.keys() and all(
         known.get(name) == value for name, value in flags.items() if name not in _ANYWHERE
     )
@@ -183,7 +260,7 @@ class DamagedRunError(Exception):
 
 
 class Store:
-    """Fills the files of a sweep with its runs; one process at a time has one.
+    """Adds runs to a sweep, and fills its files with them; one process at a time has one.
 
     Args:
       path: The directory of the sweep.
@@ -203,32 +280,36 @@ class Store:
         self._places = {cell.name: place for place, cell in enumerate(cells)}
         self._trials = trials
         self._columns = columns
-        self._rows = {
-            name: read(path / name)
-            for name in (RUNS, CURVES, CLIENTS, RISK_WEIGHTS, NEW_CLIENTS, TUNING, TUNING_CURVES)
+        lines = _lines(path)
+        self._made: dict[Key, tuple[dict[str, str], dict[str, str]]] = {
+            **{_key(row): settings_of(row) for n in (RUNS, TUNING) for row in _written(path / n)},
+            **{key: (line["flags"], line["defaults"]) for key, line in lines.items()},
         }
+        self._of_trials: dict[str, dict[Key, list[dict[str, str]]]] = {TUNING: {}, TUNING_CURVES: {}}
+        for name, known in self._of_trials.items():
+            for row in _read(path / name, lines):
+                known.setdefault(_key(row), []).append(row)
 
-    def has(self, cell: Cell, seed: int, flags: Mapping[str, str]) -> bool:
-        """Returns whether runs.csv has a cell's run of a seed that was made with these flags."""
-        key = cell.name, str(seed)
-        rows = (row for row in self._rows[RUNS] if (row["run"], row["seed"]) == key)
-        return any(is_made_with(row, flags) for row in rows)
+    def has(self, cell: Cell, trial: str | None, seed: int, flags: Mapping[str, str]) -> bool:
+        """Returns whether a cell's run of a trial, or reported, was made with these flags."""
+        made = self._made.get((cell.name, trial, str(seed)))
+        return made is not None and is_made_with(*made, flags)
 
     def trials_of(self, cell: Cell) -> list[dict[str, str]]:
         """Returns the rows of tuning.csv that are of a cell."""
-        return [row for row in self._rows[TUNING] if row["run"] == cell.name]
+        of_cell = [rows for (run, *_), rows in self._of_trials[TUNING].items() if run == cell.name]
+        return list(itertools.chain(*of_cell))
 
     def curves_of(self, cell: Cell, seed: int) -> list[list[list[float]]]:
         """Returns [[round, value], ...] of the finished trials of a cell with a seed."""
-        finished = {row["trial"] for row in self.trials_of(cell) if row["state"] == choice.FINISHED}
-        curves: dict[str, list[list[float]]] = {trial: [] for trial in finished}
-        key = cell.name, str(seed)
-        rows = [row for row in self._rows[TUNING_CURVES] if (row["run"], row["seed"]) == key]
-        measured = choice.first_in(rows).metric(VALIDATION)
-        for row in rows:
-            if row["trial"] in finished and row[measured] not in (None, ""):
-                curves[row["trial"]].append([int(row["round"]), float(row[measured])])
-        return list(curves.values())
+        curves = []
+        for row in self.trials_of(cell):
+            if row["state"] == choice.FINISHED and row["seed"] == str(seed):
+                rows = self._of_trials[TUNING_CURVES].get(_key(row), [])
+                measured = choice.first_in(rows).metric(VALIDATION)
+                values = [(one["round"], one[measured]) for one in rows if one[measured]]
+                curves.append([[int(number), float(value)] for number, value in values])
+        return curves
 
     def add_run(self, cell: Cell, seed: int, raw: pathlib.Path, flags: Mapping[str, str]) -> None:
         """Adds a finished run that is reported, in the place of an earlier one of cell and seed.
@@ -239,13 +320,14 @@ class Store:
           DamagedRunError: A file of the run is damaged; nothing is added.
         """
         key = {"run": cell.name, "seed": str(seed)}
-        config, summary, rows = read_run(raw)
-        added = {name: [key | row for row in of_file] for name, of_file in rows.items()}
-        # This file is the last, since a run counts as finished when its row is there.
-        added[RUNS] = [self._row(cell, seed, config, summary, flags)]
-        self._add(added, key)
-        # Nothing goes on from them any more, and the states of all clients may take much space.
-        shutil.rmtree(raw / "checkpoints", ignore_errors=True)
+        config, summary, tables = read_run(raw, cell.settings["algorithm"])
+        row = self._row(cell, seed, config, summary)
+        unsaid = {*flags, *PLACES, "versions"}
+        others = {name: value for name, value in config.items() if name not in unsaid}
+        # An earlier run of the key may have had tables that this one has not.
+        there = {path.name for path in self.path.glob("*.csv.gz")} - {TUNING_CURVES}
+        added = {name: [key | row for row in tables.get(name, ())] for name in {*tables, *there}}
+        self._add(key, {**added, RUNS: [row]}, flags, others, config, raw)
 
     def add_trial(
         self,
@@ -265,22 +347,38 @@ class Store:
         key = {"run": cell.name, "trial": trial, "seed": str(seed)}
         # A run that is not finite has no summary, and the statistic of the others.
         nothing: tuple[dict, dict, dict] = {}, {}, {CURVES: []}
-        config, summary, rows = nothing if state == choice.NOT_FINITE else read_run(raw)
-        first = first_of(summary) if summary else choice.first_in(self._rows[TUNING])
-        validation, records = first.metric(VALIDATION), rows[CURVES]
+        is_there = state != choice.NOT_FINITE
+        config, summary, tables = read_run(raw, cell.settings["algorithm"]) if is_there else nothing
+        tuned = itertools.chain(*self._of_trials[TUNING].values())
+        first = first_of(summary) if summary else choice.first_in(tuned)
+        validation, records = first.metric(VALIDATION), tables[CURVES]
         about = {name: summary.get(name, "") for name in (f"{validation}/last10", SECONDS)}
-        row = key | dict(settings) | {"state": state, "num_rounds": len(records)} | about
-        row |= {"flags": _joined(flags), "defaults": _joined(_own_statistics(config))}
+        row = {**key, **settings, "state": state, "num_rounds": len(records), **about}
         curve = [
             key | {"round": record["round"], validation: record[validation]}
             for record in records
             if validation in record
         ]
-        self._add({TUNING_CURVES: curve, TUNING: [row]}, key)
-        shutil.rmtree(raw / "checkpoints", ignore_errors=True)
+        self._add(key, {TUNING_CURVES: curve, TUNING: [row]}, flags, {}, config, raw)
 
-    def _add(self, added, key):
-        """Adds rows to files, in the place of those that have the key."""
+    def _add(self, key, tables, flags, defaults, config, raw):
+        """Adds a line about a run, in the place of what there is with its key."""
+        defaults = {name: str(value) for name, value in (defaults | _own_statistics(config)).items()}
+        columns = {name: _columns(rows) for name, rows in tables.items()}
+        line = key | {"flags": flags, "defaults": defaults, "tables": columns}
+        size = durable.append(self.path / LINES, json.dumps(line).encode() + b"\n")
+        self._made[_key(key)] = flags, defaults
+        for name, known in self._of_trials.items():
+            known[_key(key)] = _rows_of(line, name)
+        # Nothing goes on from them any more, and the states of all clients may take much space.
+        shutil.rmtree(raw / "checkpoints", ignore_errors=True)
+        if size > _MOST_BYTES // 2:
+            self.write_files()
+
+    def write_files(self) -> None:
+        """Writes the files with the runs that the lines are about, which are then removed."""
+        lines = _lines(self.path)
+        names = {name for line in lines.values() for name in line["tables"]}
 
         def is_known(row):
             trials = self._trials.get(row["run"], ())
@@ -290,19 +388,17 @@ class Store:
             trial = list(self._trials[row["run"]]).index(row["trial"]) if "trial" in row else 0
             return self._places[row["run"]], trial, int(row["seed"])
 
-        for name, rows in added.items():
-            kept = list(filter(is_known, self._rows[name]))
-            kept = [row for row in kept if any(row[part] != key[part] for part in key)]
-            # Sorting keeps the order of the rounds, or clients, of a run.
-            self._rows[name] = sorted(kept + rows, key=order)
-            if self._rows[name]:
-                write(self.path / name, self._rows[name])
+        for name in names:
+            rows = [row for row in _read(self.path / name, lines) if is_known(row)]
+            if rows:  # Sorting keeps the order of the rounds, or clients, of a run.
+                write(self.path / name, sorted(rows, key=order))
+            else:
+                durable.remove(self.path / name)
+        (self.path / LINES).unlink(missing_ok=True)
 
-    def _row(self, cell, seed, config, summary, flags):
-        """Returns the row of a finished run in the table of runs."""
-        versions = config.pop("versions")
-        others = {name: value for name, value in config.items() if name not in {*flags, *PLACES}}
-        others |= _own_statistics(config)
+    def _row(self, cell, seed, config, summary):
+        """Returns the row of a finished run in the table of runs, without its settings."""
+        versions = config["versions"]
         return (
             {key: config.get(key) for key in ("dataset", "personalization", "algorithm")}
             | {"seed": str(seed), "run": cell.name, "num_rounds": summary["round"]}
@@ -311,8 +407,14 @@ class Store:
             | {key: value for key, value in summary.items() if _OF_GROUP.fullmatch(key)}
             | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
             | {"tensorflow": versions.get("tensorflow")}
-            | {"flags": _joined(flags), "defaults": _joined(others)}
         )
+
+
+def _columns(rows):
+    """Returns the columns of rows, each a list of what a CSV file has in its cells."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    cells = {name: [row.get(name) for row in rows] for name in names}
+    return {name: ["" if one is None else str(one) for one in of] for name, of in cells.items()}
 
 
 def _joined(flags):
@@ -324,25 +426,29 @@ def _own_statistics(config):
     return {name: json.dumps(config[name]) for name in (OWN_STATISTICS,) if name in config}
 
 
-def read_run(raw: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, list]]:
+def read_run(
+    raw: pathlib.Path, algorithm: algorithms.Named
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, list]]:
     """Returns the configuration, the summary, and the rows for other files of a finished run.
 
     Raises:
       DamagedRunError: A file of the run is damaged.
     """
+    own = algorithms.method_of(algorithm).settings.tables
     try:
         config, summary = (limited_files.json_object(raw / f"{n}.json") for n in _DESCRIBED)
         records, clients = _records(raw), read(raw / "clients.csv")
         if len(records) != summary["round"] or not clients or "versions" not in config:
             raise ValueError("a file has not all rounds, clients or settings")
+        server = limited_files.arrays(raw / "server.npz", math.inf) if own else {}
         rows = {
             CURVES: [_numbers_of(record) for record in records],
             CLIENTS: [
                 {name: row[name] for name in (*_OF_CLIENT, f"test_{first_of(row).name}")}
                 for row in clients
             ],
-            RISK_WEIGHTS: list(_risk_weights(raw)),
             NEW_CLIENTS: read(raw / "new_clients.csv"),
+            **{f"{name}.csv.gz": _entries(server[name], own[name]) for name in own},
         }
     except _UNREADABLE as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
@@ -368,8 +474,9 @@ def _numbers_of(record):
     return {name: value for name, value in record.items() if not isinstance(value, list)}
 
 
-def _risk_weights(raw):
-    """Yields the entries of the matrix A of a finished run, if it has one."""
-    server = limited_files.arrays(raw / "server.npz", math.inf)
-    for (client, other), weight in np.ndenumerate(server.get("risk_weights", np.zeros([0, 0]))):
-        yield {"client": client, "other": other, "weight": f"{weight:.6g}"}
+def _entries(array, columns):
+    """Returns a row for each entry of an array: its place along each axis, and its value."""
+    return [
+        dict(zip(columns, (*place, f"{value:.6g}"), strict=True))
+        for place, value in np.ndenumerate(array)
+    ]

@@ -126,7 +126,7 @@ def _run(job, seed, root, experiment, between_steps):
     with _quiet():
         try:
             summary, state = run(resume=True)
-            read_run(place)
+            read_run(place, settings["algorithm"])
         except (RunDirectoryError, DamagedRunError):  # Or it has other settings than it has now.
             summary, state = run(overwrite=True)
     first, is_trial = first_of(summary), job.trial is not None
