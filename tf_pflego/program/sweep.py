@@ -345,5 +345,5 @@ def _flag_file(cell):
     lines = [f"# {cell.name}"]
     for name, among in cell.choices.items():
         lines.append(f"# {name} is chosen: {among if isinstance(among, Range) else list(among)}")
-    flags_of_cell = store.flags_of({**cell.settings, "algorithm": cell.algorithm})
+    flags_of_cell = {**cell.settings, "algorithm": cell.algorithm}
     return "\n".join(lines) + "\n" + store.lines_of(flags_of_cell)

@@ -27,14 +27,14 @@ class Contents:
         self.budget: int = about["budget"]
         self.reference: str = about["reference"]
         self.failures: list[Any] = []
-        names = {cell.name for cell in self.cells}
+        names = [cell.name for cell in self.cells]
         self.rows, tuning_rows = (
             [row for row in store.runs_in(path / name) if row["run"] in names]
             for name in (store.RUNS, store.TUNING)
         )
         # Trials that a change of the definition has left do not count.
         tried = {
-            cell.name: {name_of(one) for one in settings_tried(cell, self.budget)}
+            cell.name: [name_of(one) for one in settings_tried(cell, self.budget)]
             for cell in self.cells
             if not cell.is_searched
         }
@@ -44,6 +44,10 @@ class Contents:
             if row["seed"] in self.tuning_seeds
             and row["trial"] in tried.get(row["run"], (row["trial"],))
         ]
+        # Until the files are written, rows come as runs ended; of equal trials the first is best.
+        self.tuning_rows.sort(
+            key=lambda row: [*tried.get(row["run"], ()), row["trial"]].index(row["trial"])
+        )
 
     @property
     def runs(self) -> dict[str, list[Any]]:

@@ -32,7 +32,7 @@ class Queue:
         self._searches = {
             cell.name: Search(cell, experiment.budget) for cell in cells if cell.is_searched
         }
-        self._store = store.Store(root, experiment.planned, self._tried, experiment.columns)
+        self.store = store.Store(root, experiment.planned, self._tried, experiment.columns)
         self._waiting: collections.deque[Job] = collections.deque()
         self._running: list[Job] = []
         self._changed = threading.Condition()
@@ -101,11 +101,6 @@ class Queue:
             self._stopped = True
             self._changed.notify_all()
 
-    def write_files(self) -> None:
-        """Writes the files of the sweep, with what has ended."""
-        with self._changed:
-            self._store.write_files()
-
     def left(self, cell: Cell) -> tuple[int, list[int]]:
         """Returns how many runs of trials are to be made, and the seeds to be reported."""
         trials = self._planned(cell)
@@ -131,14 +126,14 @@ class Queue:
         settings = self.experiment.settings_of_trial(cell, self._tried[cell.name][trial])
         return [
             row
-            for row in self._store.trials_of(cell)
+            for row in self.store.trials_of(cell)
             if row["trial"] == trial
             and int(row["seed"]) in self.experiment.tuning_seeds
             and self._has(cell, trial, row["seed"], settings)
         ]
 
     def _has(self, cell, trial, seed, settings):
-        return self._store.has(cell, trial, seed, _flags(settings, seed))
+        return self.store.has(cell, trial, seed, _flags(settings, seed))
 
     def _chosen(self, cell):
         """Returns the settings of what is reported of a cell; None if none of its trials is."""
@@ -164,7 +159,7 @@ class Queue:
         while (tried := search.ask()) is not None:
             trial = name_of(tried)
             self._tried[cell.name][trial] = tried
-            curves = self._store.curves_of(cell, self.experiment.tuning_seeds[0])
+            curves = self.store.curves_of(cell, self.experiment.tuning_seeds[0])
             if (job := self._job(cell, trial, curves)) is not None:
                 is_broken = any(outcome.cell == cell.name for outcome in self.failures)
                 return None if is_broken else job
@@ -203,10 +198,10 @@ class Queue:
     def _keep(self, cell, job, outcome):
         place, flags = job.place(self.root, outcome.seed), _flags(job.settings, outcome.seed)
         if job.trial is None:
-            self._store.add_run(cell, outcome.seed, place, flags)
+            self.store.add_run(cell, outcome.seed, place, flags)
         else:
             tried = self._tried[cell.name][job.trial]
-            self._store.add_trial(cell, job.trial, tried, outcome.seed, place, flags, outcome.state)
+            self.store.add_trial(cell, job.trial, tried, outcome.seed, place, flags, outcome.state)
 
     def _show(self):
         left = ""

@@ -74,6 +74,8 @@ _NUMBERS: dict[str, type] = {
     **dict.fromkeys(("seed", "num_rounds"), int),
     **dict.fromkeys(("paper", SECONDS), float),
 }
+# What is kept with the settings of a run on a file of rows, whose path does not say what it has.
+_CHECKSUM = "table_checksum"
 # A run is the same run wherever its clients are.
 _ANYWHERE = {*PLACES, "engine"}
 
@@ -267,6 +269,9 @@ class Store:
       cells: Its cells, in whose order rows are. Rows of others are left out when a file is written.
       trials: The names of the trials of each cell, likewise.
       columns: The settings that have a column in runs.csv.
+
+    Raises:
+      ValueError: A file is damaged, or runs were made with other rows of the cells' tables.
     """
 
     def __init__(
@@ -285,7 +290,19 @@ class Store:
             **{_key(row): settings_of(row) for n in (RUNS, TUNING) for row in _written(path / n)},
             **{key: (line["flags"], line["defaults"]) for key, line in lines.items()},
         }
-        self._of_trials: dict[str, dict[Key, list[dict[str, str]]]] = {TUNING: {}, TUNING_CURVES: {}}
+        self._of_trials: dict[str, dict[Key, list[dict[str, str]]]] = {
+            TUNING: {},
+            TUNING_CURVES: {},
+        }
+        self._tables = _checksums(cells)
+        for (run, _, _), (_, defaults) in self._made.items():
+            expected, got = defaults.get(_CHECKSUM), self._tables.get(run)
+            if None not in (expected, got) and expected != got:
+                raise ValueError(
+                    f"`table` must have the rows that finished runs of {run} were made with, whose "
+                    f"checksum is {expected}; got {got}. Give the table as it was, or choose "
+                    "another `output_dir`."
+                )
         for name, known in self._of_trials.items():
             for row in _read(path / name, lines):
                 known.setdefault(_key(row), []).append(row)
@@ -363,7 +380,9 @@ class Store:
 
     def _add(self, key, tables, flags, defaults, config, raw):
         """Adds a line about a run, in the place of what there is with its key."""
-        defaults = {name: str(value) for name, value in (defaults | _own_statistics(config)).items()}
+        defaults = {name: str(value) for name, value in defaults.items()} | _own_statistics(config)
+        if key["run"] in self._tables:
+            defaults[_CHECKSUM] = self._tables[key["run"]]
         columns = {name: _columns(rows) for name, rows in tables.items()}
         line = key | {"flags": flags, "defaults": defaults, "tables": columns}
         size = durable.append(self.path / LINES, json.dumps(line).encode() + b"\n")
@@ -415,6 +434,18 @@ def _columns(rows):
     names = dict.fromkeys(name for row in rows for name in row)
     cells = {name: [row.get(name) for row in rows] for name in names}
     return {name: ["" if one is None else str(one) for one in of] for name, of in cells.items()}
+
+
+def _checksums(cells):
+    """Returns {cell: checksum} of the files of rows that are there; runs say which is missing."""
+    places = {cell.name: cell.settings.get("table") for cell in cells}
+    paths = {place: pathlib.Path(place).expanduser() for place in places.values() if place}
+    of_files = {
+        place: f"{durable.crc32_of(path, path.stat().st_size):08x}"
+        for place, path in paths.items()
+        if path.is_file()
+    }
+    return {name: of_files[place] for name, place in places.items() if place in of_files}
 
 
 def _joined(flags):
