@@ -12,7 +12,7 @@ import pytest
 import tf_pflego as pfl
 from tests.starts import ROOT, assert_refused, in_this_process
 from tests.sweeps.conftest import contents, made
-from tf_pflego.sweeps import store
+from tf_pflego.sweeps import filling, store
 from tf_pflego.system import durable
 
 
@@ -22,7 +22,7 @@ def unwritten(swept, sweep_again, monkeypatch):
     for path in swept.glob("*.csv*"):
         path.unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(store.Store, "write_files", lambda self: None)
+        patch.setattr(filling.Store, "write_files", lambda self: None)
         assert len(made(sweep_again(swept))) == 8
     assert not list(swept.glob("*.csv.gz"))
     return swept

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from tf_pflego.sweeps import choice, store
+from tf_pflego.sweeps import choice, filling, store
 from tf_pflego.sweeps.choice import settings_tried
 from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of
 from tf_pflego.sweeps.search import Search
@@ -32,7 +32,7 @@ class Queue:
         self._searches = {
             cell.name: Search(cell, experiment.budget) for cell in cells if cell.is_searched
         }
-        self.store = store.Store(root, experiment.planned, self._tried, experiment.columns)
+        self.store = filling.Store(root, experiment.planned, self._tried, experiment.columns)
         self._waiting: collections.deque[Job] = collections.deque()
         self._running: list[Job] = []
         self._changed = threading.Condition()
@@ -65,7 +65,7 @@ class Queue:
             if outcome.state != FAILED:
                 try:
                     self._keep(cell, job, outcome)
-                except store.DamagedRunError as error:
+                except filling.DamagedRunError as error:
                     durable.remove(job.place(self.root, outcome.seed))
                     message = f"{error}; it is removed"
                     outcome = outcome._replace(state=FAILED, message=message)

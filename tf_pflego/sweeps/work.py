@@ -20,8 +20,9 @@ from tf_pflego.core.statistic_names import first_of
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.sweeps import choice, files
 from tf_pflego.sweeps.definition import CHOSEN_BY, Experiment, configured
+from tf_pflego.sweeps.filling import DamagedRunError, read_run
 from tf_pflego.sweeps.search import MedianPruning
-from tf_pflego.sweeps.store import RAW, SERVED, DamagedRunError, read_run
+from tf_pflego.sweeps.store import RAW, SERVED
 from tf_pflego.system import log
 from tf_pflego.system.lock import DirectoryLock, InUseError
 from tf_pflego.system.signals import Interruption
