@@ -77,13 +77,14 @@ def changes_of(sweep: Sweep) -> dict[tuple, list[dict]]:
     Each has `run`, `seed`, `change` [I, I], `examples` [I], and for `columns` and `rows` the mean
     change of each client, [I], the slope of the regression line per example and the correlation.
     """
-    weights, clients = sweep.risk_weights(), sweep.clients()
+    entries, clients = sweep.of_method("risk_weights"), sweep.clients()
     changes: dict[tuple, list[dict]] = {}
     for row in sweep.rows:
         key = row["run"], row["seed"]
-        if key not in weights:
+        if key not in entries:
             continue
-        matrix, examples = weights[key], clients[key]["train_examples"]
+        examples = clients[key]["train_examples"]
+        matrix = entries[key]["weight"].reshape(len(examples), len(examples))
         change = matrix - 1 / float(row["clients_per_round"])
         entry = {"run": row["run"], "seed": row["seed"], "change": change, "examples": examples}
         for name, axis in (("columns", 0), ("rows", 1)):

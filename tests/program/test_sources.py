@@ -10,7 +10,7 @@ import pytest
 import tf_pflego as pfl
 from tests.data.tables import schools
 from tests.data.tables.test_datasets import SmallSchools
-from tests.starts import assert_refused, begun, done, in_this_process, wait_for_rounds
+from tests.starts import begun, done, in_this_process, wait_for_rounds
 from tf_pflego.data.datasets import prepared
 from tf_pflego.runs import reader
 
@@ -75,17 +75,6 @@ def test_every_verb_works_with_every_source(source, sources, tmp_path, capsys):
     done(["personalize", f"--run={output}", of_new, "--shots=all", learnt, *keras], capsys)
     (entry,) = json.loads((tmp_path / "learnt" / "clients.json").read_text())["clients"]
     assert entry.get("name", "new") == ("=1+1" if source == "table" else "new")
-
-
-def test_a_sweep_does_not_mix_the_rows_of_two_tables(tmp_path, capsys):
-    table = schools.written(tmp_path / "pupils.csv")
-    sweep = ["sweep", f"--table={table}", *COLUMNS, *SHORT, f"--output_dir={tmp_path / 'sweep'}"]
-    done([*sweep, "--num_rounds=1", "--algorithm=pflego"], capsys)
-    table.write_text(table.read_text(encoding="utf-8").replace("1224", "1225"), encoding="utf-8")
-    result = in_this_process([*sweep, "--num_rounds=1", "--algorithm=pflego,local"], capsys)
-    assert_refused(result, "--table must be the file that the runs of", "Choose another")
-    with open(tmp_path / "sweep" / "runs.csv", newline="") as file:
-        assert [row["algorithm"] for row in csv.DictReader(file)] == ["pflego"]
 
 
 @pytest.mark.parametrize("source", ["table", pytest.param("tfds", marks=pytest.mark.thorough)])

@@ -107,15 +107,16 @@ def test_a_committed_run_is_finished_until_its_cells_settings_change(name):
         assert cell.paper == row["paper"]
         settings = cell.settings | {"algorithm": cell.algorithm, "seed": row["seed"]}
         wanted = store.flags_of(settings | chosen.get(cell.name, {}))
-        assert store.is_made_with(row, wanted)
+        made = store.settings_of(row)
+        assert store.is_made_with(*made, wanted)
         # A run is the same run wherever its clients are.
-        assert store.is_made_with(row, wanted | {"engine": "in_process"})
-        assert store.is_made_with(row, wanted | {"engine": "tff"})
-        assert not store.is_made_with(row, wanted | {"seed": "17"})
-        assert not store.is_made_with(row, wanted | {"unknown": "1"})
+        assert store.is_made_with(*made, wanted | {"engine": "in_process"})
+        assert store.is_made_with(*made, wanted | {"engine": "tff"})
+        assert not store.is_made_with(*made, wanted | {"seed": "17"})
+        assert not store.is_made_with(*made, wanted | {"unknown": "1"})
         for flag in wanted.keys() - {"engine"} if number == 0 else ():
             fewer = {other: value for other, value in wanted.items() if other != flag}
-            assert not store.is_made_with(row, fewer)
+            assert not store.is_made_with(*made, fewer)
 
 
 def swept(capsys, file, *options):

@@ -40,7 +40,7 @@ class Method:
     """
 
     name: str
-    settings: type  # the dataclass of its hyper-parameters
+    settings: type[Any]  # the dataclass of its hyper-parameters
     build: Callable[..., Any]
     is_own: bool = False  # whether it is the user's own
 

@@ -15,9 +15,8 @@ A round, in which j stands for the participants of the last round:
      and g1_i = mu (f_i(theta_i) - <grad_i, theta_i>).
   4. The server moves theta by the N_i-weighted mean, and keeps a_i, mu grad_i and g1_i.
 
-Served: theta_i of the client's last step 3 (Algorithm 1 keeps an absentee's in line 19 and returns
-it in line 22); theta before its first round. The first round has no j, and is FedAvg's. The server
-keeps theta, A and the last round's mu grad_j and g1_j; client i keeps theta_i.
+Served: theta_i of the client's last step 3 (Algorithm 1, lines 19 and 22); theta before its first.
+The first round has no j, and is FedAvg's. The server keeps theta, A and the last mu grad_j, g1_j.
 
   paper           here                        shape
   theta           ServerState.weights         body and classifier
@@ -34,7 +33,7 @@ starts anew in each round. `pgfedmo` and `pgfed_ce` are variants.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
@@ -50,6 +49,7 @@ from tf_pflego.models.split import SplitModel
 class PGFedConfig(AveragingServer, MiniBatches):
     """Hyper-parameters of PGFed."""
 
+    tables: ClassVar = {"risk_weights": ("client", "other", "weight")}
     risk_weight: float = settings.setting(0.1, "mu, weight of the others' risks", at_least=0)
     risk_learning_rate: float = settings.setting(
         0.01, "eta2, learning rate of the weights of the others' risks", at_least=0

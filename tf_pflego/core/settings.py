@@ -1,8 +1,8 @@
 """Settings that runs and algorithms share: one name, one type, one range and one help text each."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from tf_pflego.system import values
 
@@ -128,7 +128,13 @@ class HyperParameters:
 
     Values of other types that stand for the same, such as NumPy's numbers, are converted. It raises
     ValueError if a field has a value that it does not take.
+
+    Attributes:
+      tables: The arrays of the server's last state that sweeps keep as tables, by their names in
+        `server.npz`, each with its columns: one for each axis, and one for the values.
     """
+
+    tables: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __post_init__(self):
         check(self)

@@ -27,14 +27,14 @@ class Contents:
         self.budget: int = about["budget"]
         self.reference: str = about["reference"]
         self.failures: list[Any] = []
-        names = {cell.name for cell in self.cells}
+        names = [cell.name for cell in self.cells]
         self.rows, tuning_rows = (
             [row for row in store.runs_in(path / name) if row["run"] in names]
             for name in (store.RUNS, store.TUNING)
         )
         # Trials that a change of the definition has left do not count.
         tried = {
-            cell.name: {name_of(one) for one in settings_tried(cell, self.budget)}
+            cell.name: [name_of(one) for one in settings_tried(cell, self.budget)]
             for cell in self.cells
             if not cell.is_searched
         }
@@ -44,6 +44,10 @@ class Contents:
             if row["seed"] in self.tuning_seeds
             and row["trial"] in tried.get(row["run"], (row["trial"],))
         ]
+        # Until the files are written, rows come as runs ended; of equal trials the first is best.
+        self.tuning_rows.sort(
+            key=lambda row: [*tried.get(row["run"], ()), row["trial"]].index(row["trial"])
+        )
 
     @property
     def runs(self) -> dict[str, list[Any]]:
@@ -70,13 +74,9 @@ class Contents:
                 )
         return found
 
-    def risk_weights(self) -> dict[tuple[str, int], np.ndarray]:
-        """Returns {(cell, seed): A [I, I]} of the runs of PGFed and its variants."""
-        matrices = {}
-        for key, run in store.columns_in(self.path / store.RISK_WEIGHTS).items():
-            num_clients = round(run["client"].max()) + 1
-            matrices[key] = run["weight"].reshape(num_clients, num_clients)
-        return matrices
+    def of_method(self, table: str) -> dict[tuple[str, int], dict[str, np.ndarray]]:
+        """Returns {(cell, seed): {column: [entries]}} of a table that methods declare."""
+        return store.columns_in(self.path / f"{table}.csv.gz")
 
     def new_clients(self) -> dict[tuple[str, int], np.ndarray]:
         """Returns {(cell, seed): [epochs + 1]}, the first statistic of new clients after each."""

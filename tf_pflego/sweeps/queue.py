@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from tf_pflego.sweeps import choice, store
+from tf_pflego.sweeps import choice, filling, store
 from tf_pflego.sweeps.choice import settings_tried
 from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of
 from tf_pflego.sweeps.search import Search
@@ -32,7 +32,7 @@ class Queue:
         self._searches = {
             cell.name: Search(cell, experiment.budget) for cell in cells if cell.is_searched
         }
-        self._store = store.Store(root, experiment.planned, self._tried, experiment.columns)
+        self.store = filling.Store(root, experiment.planned, self._tried, experiment.columns)
         self._waiting: collections.deque[Job] = collections.deque()
         self._running: list[Job] = []
         self._changed = threading.Condition()
@@ -65,7 +65,7 @@ class Queue:
             if outcome.state != FAILED:
                 try:
                     self._keep(cell, job, outcome)
-                except store.DamagedRunError as error:
+                except filling.DamagedRunError as error:
                     durable.remove(job.place(self.root, outcome.seed))
                     message = f"{error}; it is removed"
                     outcome = outcome._replace(state=FAILED, message=message)
@@ -112,7 +112,7 @@ class Queue:
         seeds = [
             seed
             for seed in self.experiment.seeds
-            if trials or settings is None or not self._store.has(cell, seed, _flags(settings, seed))
+            if trials or settings is None or not self._has(cell, None, seed, settings)
         ]
         return trials, seeds
 
@@ -126,11 +126,14 @@ class Queue:
         settings = self.experiment.settings_of_trial(cell, self._tried[cell.name][trial])
         return [
             row
-            for row in self._store.trials_of(cell)
+            for row in self.store.trials_of(cell)
             if row["trial"] == trial
             and int(row["seed"]) in self.experiment.tuning_seeds
-            and store.is_made_with(row, _flags(settings, row["seed"]))
+            and self._has(cell, trial, row["seed"], settings)
         ]
+
+    def _has(self, cell, trial, seed, settings):
+        return self.store.has(cell, trial, seed, _flags(settings, seed))
 
     def _chosen(self, cell):
         """Returns the settings of what is reported of a cell; None if none of its trials is."""
@@ -156,7 +159,7 @@ class Queue:
         while (tried := search.ask()) is not None:
             trial = name_of(tried)
             self._tried[cell.name][trial] = tried
-            curves = self._store.curves_of(cell, self.experiment.tuning_seeds[0])
+            curves = self.store.curves_of(cell, self.experiment.tuning_seeds[0])
             if (job := self._job(cell, trial, curves)) is not None:
                 is_broken = any(outcome.cell == cell.name for outcome in self.failures)
                 return None if is_broken else job
@@ -195,10 +198,10 @@ class Queue:
     def _keep(self, cell, job, outcome):
         place, flags = job.place(self.root, outcome.seed), _flags(job.settings, outcome.seed)
         if job.trial is None:
-            self._store.add_run(cell, outcome.seed, place, flags)
+            self.store.add_run(cell, outcome.seed, place, flags)
         else:
             tried = self._tried[cell.name][job.trial]
-            self._store.add_trial(cell, job.trial, tried, outcome.seed, place, flags, outcome.state)
+            self.store.add_trial(cell, job.trial, tried, outcome.seed, place, flags, outcome.state)
 
     def _show(self):
         left = ""

@@ -1,6 +1,5 @@
 """What a sweep has come to, read from its files without TensorFlow."""
 
-import hashlib
 import json
 import pathlib
 
@@ -12,7 +11,6 @@ from tf_pflego.sweeps.definition import Experiment, Range
 from tf_pflego.system import durable, limited_files, texts, values
 
 _DESCRIPTION = "sweep.json"
-_TABLES = "tables"  # in it: digests of the files of tables that clients are from
 
 
 class Sweep(Contents):
@@ -102,28 +100,9 @@ def describe(path: pathlib.Path, experiment: Experiment) -> None:
             for cell in cells
         ],
     }
-    if digests := _digests(experiment):
-        about[_TABLES] = sorted(digests)
     with durable.batch() as files:
         with files.open(path / _DESCRIPTION) as stream:  # A line, since some have many cells.
             stream.write(f"{json.dumps(about)}\n".encode())
-
-
-def _digests(experiment):
-    names = {cell.settings["table"] for cell in experiment.planned if "table" in cell.settings}
-    files = filter(pathlib.Path.is_file, (pathlib.Path(name).expanduser() for name in names))
-    return {hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-
-
-def refuse_other_rows(path: pathlib.Path, experiment: Experiment) -> None:
-    """Raises ValueError if a table of the sweep's runs has changed, which would mix two tables."""
-    were = set(limited_files.json_object(path / _DESCRIPTION).get(_TABLES, ()))
-    now = _digests(experiment)
-    if were - now and now - were:
-        raise ValueError(
-            f"`table` must be the file that the runs of {path} were made with; got one with other "
-            "content. Choose another `output_dir`, or give that file."
-        )
 
 
 def is_sweep(path: str | pathlib.Path) -> bool:

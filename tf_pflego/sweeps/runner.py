@@ -78,16 +78,14 @@ def sweep(
     with _locked(root):
         cells = [cell for cell in experiment.planned if only is None or cell.name in only]
         queue = Queue(experiment, cells, root)
-        if queue.done and results.is_sweep(root):
-            results.refuse_other_rows(root, experiment)
         if queue.total > queue.done:
             refuse_changed(root)
         results.describe(root, experiment)
-        if queue.total > queue.done:
-            if beside:
-                _beside(queue, jobs, source * is_own, ray_address, between_steps)
-            else:
-                _one_by_one(queue, between_steps)
+        if beside and queue.total > queue.done:
+            _beside(queue, jobs, source * is_own, ray_address, between_steps)
+        else:
+            _one_by_one(queue, between_steps)
+        queue.store.write_files()
         log.debug("drawing tables and figures")
         outcome = results.load(root)
         redraw(outcome, experiment)

@@ -20,8 +20,9 @@ from tf_pflego.core.statistic_names import first_of
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.sweeps import choice, definition
 from tf_pflego.sweeps.definition import CHOSEN_BY, Experiment, configured
+from tf_pflego.sweeps.filling import DamagedRunError, read_run
 from tf_pflego.sweeps.search import MedianPruning
-from tf_pflego.sweeps.store import RAW, SERVED, DamagedRunError, read_run
+from tf_pflego.sweeps.store import RAW, SERVED
 from tf_pflego.system import log
 from tf_pflego.system.lock import DirectoryLock, InUseError
 from tf_pflego.system.signals import Interruption
@@ -126,7 +127,7 @@ def _run(job, seed, root, experiment, between_steps):
     with _quiet():
         try:
             summary, state = run(resume=True)
-            read_run(place)
+            read_run(place, settings["algorithm"])
         except (RunDirectoryError, DamagedRunError):  # Or it has other settings than it has now.
             summary, state = run(overwrite=True)
     first, is_trial = first_of(summary), job.trial is not None

@@ -1,0 +1,262 @@
+"""Fills the files of a sweep with its runs."""
+
+import json
+import math
+import pathlib
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_pflego import algorithms
+from tf_pflego.core.statistic_names import first_of
+from tf_pflego.runs import reader
+from tf_pflego.runs.reader import OWN_STATISTICS, PLACES
+from tf_pflego.sweeps import choice, store
+from tf_pflego.sweeps.contents import columns_of
+from tf_pflego.sweeps.definition import Cell
+from tf_pflego.sweeps.store import CURVES, RUNS, SECONDS, SERVED, TUNING, TUNING_CURVES, VALIDATION
+from tf_pflego.system import durable, limited_files
+
+# The results of a run that is reported.
+_RESULTS = (
+    *(store.PARTICIPANTS, SERVED, store.BEST),
+    *("train_loss", SECONDS, "bytes_down", "bytes_up"),
+)
+# The same of groups of clients and of other statistics, if the run has them.
+_OF_GROUP = re.compile(
+    r"(participant_)?(test|validation)_\w+/client_mean/\w+/last10"
+    r"|(participant_)?validation_\w+/\w+/last10|test_\w+/client_mean/last10"
+)
+_OF_CLIENT = ("client", "train_examples", "test_examples")
+# What is kept with the settings of a run on a file of rows, whose path does not say what it has.
+_CHECKSUM = "table_checksum"
+
+
+_ABOUT = "config.json", "summary.json"
+
+
+class DamagedRunError(Exception):
+    """A file of a raw run cannot be read as what a run writes."""
+
+
+class Store:
+    """Adds runs to a sweep, and fills its files with them; one process at a time has one.
+
+    Args:
+      path: The directory of the sweep.
+      cells: Its cells, in whose order rows are. Rows of others are left out when a file is written.
+      trials: The names of the trials of each cell, likewise.
+      columns: The settings that have a column in runs.csv.
+
+    Raises:
+      ValueError: A file is damaged, or runs were made with other rows of the cells' tables.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        cells: Sequence[Cell],
+        trials: Mapping[str, Iterable[str]],
+        columns: Sequence[str],
+    ):
+        self.path, self._trials, self._columns = path, trials, columns
+        self._places = {cell.name: place for place, cell in enumerate(cells)}
+        self._tables = _checksums(cells)
+        lines = store.lines_in(path)
+        self._made = {key: (line["flags"], line["defaults"]) for key, line in lines.items()}
+        for row in (*store.written(path / RUNS), *store.written(path / TUNING)):
+            self._made.setdefault(store.key_of(row), store.settings_of(row))
+        self._rows = {name: store.rows_in(path / name, lines) for name in (TUNING, TUNING_CURVES)}
+        for (run, *_), (_, defaults) in self._made.items():
+            expected, got = defaults.get(_CHECKSUM), self._tables.get(run)
+            if expected and got and expected != got:
+                raise ValueError(
+                    f"`table` must have the rows that finished runs of {run} were made with, whose "
+                    f"checksum is {expected}; got {got}. Give the table as it was, or choose "
+                    "another `output_dir`."
+                )
+
+    def has(self, cell: Cell, trial: str | None, seed: int, flags: Mapping[str, str]) -> bool:
+        """Returns whether a cell's run of a trial, or reported, was made with these flags."""
+        made = self._made.get((cell.name, trial, str(seed)))
+        return made is not None and store.is_made_with(*made, flags)
+
+    def trials_of(self, cell: Cell) -> list[dict[str, str]]:
+        """Returns the rows of tuning.csv that are of a cell."""
+        return [row for row in self._rows[TUNING] if row["run"] == cell.name]
+
+    def curves_of(self, cell: Cell, seed: int) -> list[list[list[float]]]:
+        """Returns [[round, value], ...] of the finished trials of a cell with a seed."""
+        finished = {row["trial"] for row in self.trials_of(cell) if row["state"] == choice.FINISHED}
+        curves: dict[str, list[list[float]]] = {trial: [] for trial in finished}
+        key = cell.name, str(seed)
+        rows = [row for row in self._rows[TUNING_CURVES] if (row["run"], row["seed"]) == key]
+        measured = choice.first_in(rows).metric(VALIDATION)
+        for row in rows:
+            if row["trial"] in finished and row[measured]:
+                curves[row["trial"]].append([int(row["round"]), float(row[measured])])
+        return list(curves.values())
+
+    def add_run(self, cell: Cell, seed: int, raw: pathlib.Path, flags: Mapping[str, str]) -> None:
+        """Adds a finished run that is reported, in the place of an earlier one of cell and seed.
+
+        Its checkpoints are removed.
+
+        Raises:
+          DamagedRunError: A file of the run is damaged; nothing is added.
+        """
+        key = {"run": cell.name, "seed": str(seed)}
+        config, summary, tables = read_run(raw, cell.settings["algorithm"])
+        unsaid = {*flags, *PLACES, "versions"}
+        others = {name: str(value) for name, value in config.items() if name not in unsaid}
+        # An earlier run of the key may have had tables that this one has not.
+        there = {path.name for path in self.path.glob("*.csv.gz")} - {TUNING_CURVES}
+        added = {name: [key | row for row in tables.get(name, ())] for name in {*tables, *there}}
+        added[RUNS] = [self._row(cell, seed, config, summary)]
+        self._add(key, added, flags, others | _own_statistics(config), raw)
+
+    def add_trial(
+        self,
+        cell: Cell,
+        trial: str,
+        settings: Mapping[str, Any],
+        seed: int,
+        raw: pathlib.Path,
+        flags: Mapping[str, str],
+        state: str,
+    ) -> None:
+        """Adds a run that a choice is made by, which is `finished`, `pruned` or `not finite`.
+
+        Raises:
+          DamagedRunError: As in `add_run`.
+        """
+        key = {"run": cell.name, "trial": trial, "seed": str(seed)}
+        # A run that is not finite has no summary, and the statistic of the others.
+        nothing: tuple[dict, dict, dict] = {}, {}, {CURVES: []}
+        is_there = state != choice.NOT_FINITE
+        config, summary, tables = read_run(raw, cell.settings["algorithm"]) if is_there else nothing
+        first = first_of(summary) if summary else choice.first_in(self._rows[TUNING])
+        validation, records = first.metric(VALIDATION), tables[CURVES]
+        about = {name: summary.get(name, "") for name in (f"{validation}/last10", SECONDS)}
+        row = {**key, **settings, "state": state, "num_rounds": len(records), **about}
+        names = "round", validation
+        curve = [key | {name: r[name] for name in names} for r in records if validation in r]
+        added = {TUNING_CURVES: curve, TUNING: [row]}
+        self._add(key, added, flags, _own_statistics(config), raw)
+
+    def _add(self, about, tables, flags, defaults, raw):
+        """Adds a line about a run, in the place of what there is with its key."""
+        if about["run"] in self._tables:
+            defaults[_CHECKSUM] = self._tables[about["run"]]
+        columns = {  # Cells are as a CSV file has them.
+            name: {key: _texts(cells) for key, cells in columns_of(rows).items()}
+            for name, rows in tables.items()
+        }
+        line = about | {"flags": flags, "defaults": defaults, "tables": columns}
+        size = durable.append(self.path / store.LINES, json.dumps(line).encode() + b"\n")
+        key = store.key_of(about)
+        self._made[key] = flags, defaults
+        for name in self._rows.keys() & tables:
+            kept = [row for row in self._rows[name] if store.key_of(row) != key]
+            self._rows[name] = kept + store.rows_of(line, name)
+        # Nothing goes on from them any more, and the states of all clients may take much space.
+        shutil.rmtree(raw / "checkpoints", ignore_errors=True)
+        if size > store.MOST_BYTES // 2:
+            self.write_files()
+
+    def write_files(self) -> None:
+        """Writes the files with the runs that the lines are about, which are then removed."""
+
+        def is_known(row):
+            trials = self._trials.get(row["run"], ())
+            return row["run"] in self._places and ("trial" not in row or row["trial"] in trials)
+
+        def order(row):
+            trial = list(self._trials[row["run"]]).index(row["trial"]) if "trial" in row else 0
+            return self._places[row["run"]], trial, int(row["seed"])
+
+        lines = store.lines_in(self.path)
+        for name in {name for line in lines.values() for name in line["tables"]}:
+            rows = list(filter(is_known, store.rows_in(self.path / name, lines)))
+            if rows:  # Sorting keeps the order of the rounds, or clients, of a run.
+                store.write(self.path / name, sorted(rows, key=order))
+            else:
+                durable.remove(self.path / name)
+        durable.remove(self.path / store.LINES)
+
+    def _row(self, cell, seed, config, summary):
+        """Returns the row of a finished run in the table of runs, without its settings."""
+        versions = config["versions"]
+        return (
+            {key: config.get(key) for key in ("dataset", "personalization", "algorithm")}
+            | {"seed": str(seed), "run": cell.name, "num_rounds": summary["round"]}
+            | {key: config.get(key) for key in self._columns}
+            | {key: summary.get(key) for key in map(first_of(summary).metric, _RESULTS)}
+            | {key: value for key, value in summary.items() if _OF_GROUP.fullmatch(key)}
+            | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
+            | {"tensorflow": versions.get("tensorflow")}
+        )
+
+
+def _texts(cells):
+    return ["" if cell is None else str(cell) for cell in cells]
+
+
+def _checksums(cells):
+    """Returns {cell: checksum} of the files of rows that are there; runs say which is missing."""
+    places = {cell.name: cell.settings.get("table") for cell in cells}
+    paths = {place: pathlib.Path(place).expanduser() for place in filter(None, places.values())}
+    sizes = {place: path.stat().st_size for place, path in paths.items() if path.is_file()}
+    of_files = {place: f"{durable.crc32_of(paths[place], sizes[place]):08x}" for place in sizes}
+    return {name: of_files[place] for name, place in places.items() if place in of_files}
+
+
+def _own_statistics(config):
+    """Returns what rows say of how a user's own statistics are shown, if a run has some."""
+    return {name: json.dumps(config[name]) for name in (OWN_STATISTICS,) if name in config}
+
+
+def read_run(
+    raw: pathlib.Path, algorithm: algorithms.Named
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, list]]:
+    """Returns the configuration, the summary, and the rows for other files of a finished run.
+
+    Raises:
+      DamagedRunError: A file of the run is damaged.
+    """
+    own = algorithms.method_of(algorithm).settings.tables
+    try:
+        config, summary = (
+            limited_files.json_object(raw / f"{n}.json") for n in ("config", "summary")
+        )
+        records, clients = reader.records(raw / "metrics.jsonl"), store.read(raw / "clients.csv")
+        if len(records) != summary["round"] or not clients or "versions" not in config:
+            raise ValueError("a file has not all rounds, clients or settings")
+        server = limited_files.arrays(raw / "server.npz", math.inf) if own else {}
+        rows = {
+            CURVES: [  # Without who was left out.
+                {name: value for name, value in record.items() if not isinstance(value, list)}
+                for record in records
+            ],
+            store.CLIENTS: [
+                {name: row[name] for name in (*_OF_CLIENT, f"test_{first_of(row).name}")}
+                for row in clients
+            ],
+            store.NEW_CLIENTS: store.read(raw / "new_clients.csv"),
+            **{f"{name}.csv.gz": _entries(server[name], own[name]) for name in own},
+        }
+    except store.UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DamagedRunError(f"{raw} cannot be read as a run ({reason})") from error
+    return config, summary, rows
+
+
+def _entries(array, columns):
+    """Returns a row for each entry of an array: its place along each axis, and its value."""
+    return [
+        dict(zip(columns, (*place, f"{value:.6g}"), strict=True))
+        for place, value in np.ndenumerate(array)
+    ]
