@@ -11,7 +11,8 @@ from tests.conftest import make_clients
 from tests.engines.agreement import assert_agreement, of_shapes
 from tf_pflego import algorithms
 
-tff_engine = pytest.importorskip("tf_pflego.tff.engine.engine", reason="the TFF engine is optional")
+pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+from tf_pflego.tff.engine import engine as tff_engine
 
 
 @of_shapes
