@@ -81,11 +81,13 @@ def sweep(
         if queue.total > queue.done:
             refuse_changed(root)
         results.describe(root, experiment)
-        if beside and queue.total > queue.done:
-            _beside(queue, jobs, source * is_own, ray_address, between_steps)
-        else:
-            _one_by_one(queue, between_steps)
-        queue.store.write_files()
+        try:
+            if beside and queue.total > queue.done:
+                _beside(queue, jobs, source * is_own, ray_address, between_steps)
+            else:
+                _one_by_one(queue, between_steps)
+        finally:  # What was made before an interrupt is in the files too.
+            queue.store.write_files()
         log.debug("drawing tables and figures")
         outcome = results.load(root)
         redraw(outcome, experiment)
