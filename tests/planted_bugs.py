@@ -46,7 +46,7 @@ BUGS = (
      "dict.fromkeys(self._staged, True)"),
     ("devices/client_directory", "while needed > oldest:", "while False:"),
     ("simulation/evaluation", "np.average(values, weights=counts)", "np.average(values)"),
-    ("simulation/checkpoint", "new = ~states.have_state(ids)", "new = np.ones(len(ids), bool)"),
+    ("simulation/checkpoint", "(numbers >= 0) & ~states.have_state(numbers)", "numbers >= 0"),
     (
         "serving/personal_model",
         "_if_finite(self._rule(start.head, client, steps, learning_rate), start.head)",
