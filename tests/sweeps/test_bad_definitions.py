@@ -86,6 +86,7 @@ def test_python_objects_and_unknown_cells_are_refused(tmp_path, tiny_clients):
             "`jobs` must be 1 where clients, a model or a",
         ),
         ({"jobs": 0}, "`jobs` must be at least 1; got 0"),
+        ({"ray_address": 3}, "`ray_address` must be text; got 3"),
         ({"only": ["fedavg"]}, "`only` must be one of local; got 'fedavg'. Correct `only`."),
     ):
         with pytest.raises(ValueError, match=said):

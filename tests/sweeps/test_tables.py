@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from tf_pflego import sweeps
+from tf_pflego.core.statistic_names import CATALOGUE
 from tf_pflego.reports.parts import Table
-from tf_pflego.sweeps import runner, store, tables
+from tf_pflego.sweeps import Cell, remarks, runner, store, tables
 
 RATES = (0.003, 0.1)
 CELLS = ("high", "local"), ("high", "fedavg"), ("no", "fedavg")
@@ -168,9 +169,10 @@ def test_a_difference_is_over_the_seeds_that_both_have(copied):
 
 def test_what_is_not_fair_or_not_whole_is_said(copied):
     sweep = sweeps.load_sweep(copied)
-    edges = [one for one in sweep.table().warnings if "a better one may lie beyond it" in one]
-    assert len(edges) == 3  # Of two values each is an end.
-    assert edges[0].startswith("local (personalization=high) was given client_learning_rate=")
+    edges = [one for one in sweep.table().warnings if one.startswith("A better")]
+    assert all(one.startswith("A better client_learning_rate may lie beyond the") for one in edges)
+    assert 1 <= len(edges) <= 2  # A line for each end, and of two values each is one.
+    assert sum(one.count("(personalization=") for one in edges) == 3
     assert any("(7 and 8); up to 2 settings" in one for one in sweep.table().notes)
     rows = store.read(copied / "tuning.csv")
     first = [row for row in rows if row["run"] != "no_fedavg" or row["trial"].endswith("=0.1")]
@@ -181,6 +183,32 @@ def test_what_is_not_fair_or_not_whole_is_said(copied):
     said = sweeps.load_sweep(copied).table().warnings
     assert "fedavg (personalization=no) has tried 1 of 2 settings so far." in said
     assert said[-1].startswith("local (personalization=high) had fewer settings to choose among")
+
+
+def test_a_verdict_says_how_sure_it_is(copied):
+    """Of two seeds' leads, 1 and 3, the standard error is 1; that of one seed has none."""
+    share = CATALOGUE["accuracy"]
+    assert remarks.verdict(share, {"a": {0: 90.0, 1: 80.0}, "b": {0: 91.0, 1: 83.0}}) == (
+        "b has the best test accuracy, 87.00 %, and a is next, 2.00 ± 1.00 points behind over 2 "
+        "seeds."
+    )
+    level = {"a": {0: 90.0, 1: 80.0}, "b": {0: 91.0, 1: 79.5}}
+    assert "b has the best test accuracy, 85.25 %, but is level with a: 0.25 ±" in remarks.verdict(
+        share, level
+    )
+    assert remarks.verdict(share, {"a": {0: 90.0}, "b": {0: 88.5}}).endswith(
+        "b is next, 1.50 points behind; one seed cannot say how sure it is."
+    )
+    assert not remarks.verdict(share, {"a": {0: 90.0}, "b": {}})
+
+
+def test_a_rate_that_nobody_chose_is_named():
+    cells = [
+        Cell("p", {"algorithm": "pflego", "client_learning_rate": 0.1}, label="pflego"),
+        Cell("f", {"algorithm": "fedavg", "client_learning_rate": 0.1}, label="fedavg"),
+        Cell("s", {"algorithm": "pflego"}, label="pflego"),
+    ]
+    assert [remarks.rates_left(cell) for cell in cells] == [["server_learning_rate 0.001"], [], []]
 
 
 def test_a_run_that_ended_early_counts_as_its_cost_and_is_not_chosen(copied):

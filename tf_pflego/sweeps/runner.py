@@ -62,7 +62,7 @@ def sweep(
     values.instance("experiment", experiment, Experiment, "Make one: `Experiment(cells, base)`.")
     for name in only or ():
         values.one_of("only", name, [cell.name for cell in experiment.planned])
-    jobs = values.whole("jobs", jobs, 1, 1000)
+    jobs, ray_address = values.whole("jobs", jobs, 1, 1000), values.text("ray_address", ray_address)
     changes = {"clients": clients, "model": model}
     changes = {name: value for name, value in changes.items() if value is not None}
     experiment = dataclasses.replace(experiment, **changes)

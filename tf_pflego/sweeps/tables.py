@@ -5,6 +5,7 @@ Numbers come first, a dictionary for each cell; the texts of the tables are made
 
 import math
 import statistics
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from tf_pflego.core.statistic_names import Shown, significant
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, listed
 from tf_pflego.reports.parts import Table
-from tf_pflego.sweeps import choice, store
+from tf_pflego.sweeps import choice, remarks, store
 from tf_pflego.sweeps.contents import (
     Contents,
     columns_of,
@@ -21,13 +22,11 @@ from tf_pflego.sweeps.contents import (
     conditions,
     first_of_cells,
     runs_of,
-    tried_of,
 )
 from tf_pflego.sweeps.definition import words
 from tf_pflego.system import texts, values
 
 _MARKDOWN = {letter: f"\\{letter}" for letter in "\\`*|<["}
-_MOST_NAMED = 6
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -44,6 +43,7 @@ class Comparison:
       rows: A dictionary of numbers for each cell that has a run: accuracies and other shares in
         percent, their differences in points of percent, None where a number is not known.
       tables: The same as texts.
+      verdicts: A sentence about each table: which method is the best, and how sure that is.
       notes: Sentences that say what the numbers are, and how settings were chosen.
       warnings: Sentences that say where the comparison is not fair or not whole.
     """
@@ -56,12 +56,13 @@ class Comparison:
                 f"`reference` must be one of {', '.join(labels)}; got {values.shown(reference)}. "
                 f"{texts.suggestion(str(reference), labels)}Correct it."
             )
-        groups = _numbers(sweep, reference)
-        self.rows: list[dict[str, Any]] = [row for _, _, rows in groups for row in rows]
-        self.tables = [_table(name, first, rows, reference) for name, first, rows in groups if rows]
-        firsts = dict.fromkeys(first for _, first, _ in groups)
+        groups = [group for group in _numbers(sweep, reference) if group[2]]
+        self.rows: list[dict[str, Any]] = [row for _, _, rows, _ in groups for row in rows]
+        self.tables = [_table(name, first, rows, reference) for name, first, rows, _ in groups]
+        self.verdicts = [remarks.verdict(first, served) for _, first, _, served in groups]
+        firsts = dict.fromkeys(first for _, first, *_ in groups)
         self.notes = _notes(sweep, firsts, {head for table in self.tables for head in table.head})
-        self.warnings = _warnings(sweep)
+        self.warnings = remarks.warnings(sweep)
 
     @property
     def columns(self) -> dict[str, list[Any]]:
@@ -86,7 +87,10 @@ class Comparison:
 
 
 def _numbers(sweep, reference):
-    """Returns (condition, its first statistic, the numbers of each cell that has a run)."""
+    """Returns (condition, its first statistic, the numbers of each cell that has a run, tests).
+
+    The tests are {method: {seed: the first statistic}}.
+    """
     clients, best, groups = sweep.clients(), sweep.best(), []
     for cells in conditions(sweep):
         first = first_of_cells(sweep, cells)
@@ -103,7 +107,11 @@ def _numbers(sweep, reference):
             for cell in cells
             if runs[cell.name]
         ]
-        groups.append((condition_of(cells[0]), first, rows))
+        tests = {
+            cell.label: {k: one[f"test_{first.name}"] for k, (one, _) in runs[cell.name].items()}
+            for cell in cells
+        }
+        groups.append((condition_of(cells[0]), first, rows, tests))
     return groups
 
 
@@ -274,41 +282,6 @@ def _notes(sweep, firsts, heads):
     return sentences
 
 
-def _warnings(sweep):
-    sentences, fewer, missing, chosen = [], [], [], sweep.best()
-    for cell in sweep.cells:
-        condition = condition_of(cell)
-        name = f"{cell.label} ({condition})" if condition else cell.label
-        if not runs_of(sweep, cell):
-            missing.append(name)
-        if not cell.choices:
-            continue
-        tried, planned = tried_of(sweep, cell)
-        if planned < sweep.budget:
-            fewer.append(name)
-        if 0 < tried < planned:
-            sentences.append(f"{name} has tried {tried} of {planned} settings so far.")
-        edges = choice.at_edge(cell, chosen[cell.name]) if cell.name in chosen else {}
-        for setting, edge in edges.items():
-            sentences.append(
-                f"{name} was given {setting}={words(chosen[cell.name][setting])}, the {edge} value "
-                "that was tried; a better one may lie beyond it."
-            )
-    if missing:
-        few = listed(missing) if len(missing) <= _MOST_NAMED else f"{len(missing)} cells"
-        sentences.insert(
-            0,
-            f"Of {texts.counted(len(sweep.cells), 'cell')}, {few} have no run yet: they are not "
-            "in the tables.",
-        )
-    if fewer:
-        sentences.append(
-            f"{listed(fewer)} had fewer settings to choose among than the {sweep.budget} that "
-            "others tried."
-        )
-    return sentences
-
-
 def files_of(sweep: Contents) -> dict[str, bytes]:
     """Returns the tables and figures of a comparison, by the names of their files."""
     from tf_pflego.sweeps import figures  # matplotlib takes a part of a second.
@@ -332,9 +305,9 @@ def page(sweep: Contents, compared: Comparison | None = None) -> str:
 
 
 def brief(sweep: Contents, width: int) -> str:
-    """Returns the tables with the columns that fit a line, and what the comparison lacks."""
+    """Returns the tables with the columns that fit a line, and what comes out and is lacking."""
     parts, compared = [], Comparison(sweep)
-    for table in compared.tables:
+    for table, verdict in zip(compared.tables, compared.verdicts, strict=True):
         sides, shown = ["<>"[right] for right in _are_numeric(table)], list[int]()
         heads = [head for start in _FIRST for head in table.head if head.startswith(start)]
         for head in (*heads, *table.head):
@@ -345,8 +318,10 @@ def brief(sweep: Contents, width: int) -> str:
             )
             if head == _FIRST[0] or max(map(len, lines)) <= width:
                 shown, fitting = places, lines
-        parts.append("\n".join([table.caption, "", *fitting, ""]))
-    return "\n".join([*parts, *compared.warnings, ""])
+        said = textwrap.wrap(verdict, width)
+        parts.append("\n".join([table.caption, "", *fitting, "", *said, ""]))
+    lines = [line for one in compared.warnings for line in textwrap.wrap(one, width)]
+    return "\n".join([*parts, *lines, ""])
 
 
 def markdown(table: Table) -> str:
