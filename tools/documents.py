@@ -124,14 +124,17 @@ def flag_files() -> dict[pathlib.Path, str]:
 
 def main() -> None:
     """Writes them all."""
+    files = {RESULTS / name: content for name, content in overview.pages(RESULTS).items()}
+    files |= {path: text.encode() for path, text in flag_files().items()}
+    _write(files)
+    _write({document: refreshed(document).encode() for document in DOCUMENTS})  # They name those.
+
+
+def _write(files):
     with durable.batch() as batch:
-        files = {RESULTS / name: content for name, content in overview.pages(RESULTS).items()}
-        files |= {path: text.encode() for path, text in flag_files().items()}
         for path, content in files.items():
             with batch.open(path) as stream:
                 stream.write(content)
-    for document in DOCUMENTS:
-        store.replace(document, refreshed(document).encode())
 
 
 if __name__ == "__main__":

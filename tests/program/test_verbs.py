@@ -28,10 +28,10 @@ def test_the_program_exports_and_says_how_accurate_the_files_are(run, tmp_path):
     assert result.returncode == 0
     assert result.stderr.startswith("tf_pflego: 1 of 2 clients never took part, such as 7, and")
     head, *rows, last = result.stdout.splitlines()
-    assert head.split() == ["client", "bytes", "accuracy", "in", "the", "run", "of", "the", "file"]
+    assert head.split() == ["bytes", "accuracy", "in", "the", "run", "of", "the", "file", "client"]
     assert last == f"written to {models}"
     entries = json.loads((models / "clients.json").read_text())["clients"]
-    assert [int(row.split()[0]) for row in rows] == [entry["client"] for entry in entries]
+    assert [int(row.split()[-1]) for row in rows] == [entry["client"] for entry in entries]
     with pfl.load_run(run) as stored:
         actual = stored.evaluate(train_loss=False)
         classes = [stored.clients.class_names_of(entry["client"]) for entry in entries]

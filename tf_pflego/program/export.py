@@ -87,9 +87,10 @@ def _show_row(entry, is_first):
     first = first_of(name for name in entry if not name.endswith("_of_run"))
     head = f"{first.title} in the run"
     width = len(head) + 1
+    called = str(entry.get("name") or entry["client"])
     if is_first:
-        terminal.show(f"  client      bytes  {head}  of the file")
+        terminal.show(f"     bytes  {head}  of the file  client")
     before, after = (
         first.written(entry.get(f"test_{first.name}{of_what}")) for of_what in ("_of_run", "")
     )
-    terminal.show(f"{entry['client']:>8} {entry['bytes']:>10,} {before:>{width}} {after:>12}")
+    terminal.show(f"{entry['bytes']:>10,} {before:>{width}} {after:>12}  {called}")

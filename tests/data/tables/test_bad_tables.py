@@ -108,7 +108,7 @@ ARGUMENTS = [
     ({"table": {}}, "`table` must have rows, and columns with different names; got no rows"),
     ({"table": {"a": schools.table()}}, "'a' is a table itself. Put the tables of all clients end"),
     ({"table": {"a": [2**70]}}, "the column 'a' has larger integers"),
-    ({"client": ["School", "Sex"]}, "`client` must be one column; got"),
+    ({"client": ["School"]}, "`client` must name columns of the table, which are"),
     ({"separator": "::"}, "`separator` must be one character, .*; got '::'"),
     ({"decimal": "'"}, "`decimal` must be one of auto, ., ,; got"),
     ({"table": {"a": [1], "b": [1, 2]}}, "`table` must be a whole table, .*cannot be read"),

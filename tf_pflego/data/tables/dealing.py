@@ -99,9 +99,9 @@ def from_table(
     values.one_of("encoding", encoding, ENCODINGS)
     values.one_of("missing", missing, MISSING)
     kind, about = splitting.kind_of_test(test)
-    [client, *more], labels, categories = _names(client), _names(label), _names(categories)
+    client, labels, categories = _name(client), _names(label), _names(categories)
     columns = {
-        "client": [client, *more],
+        "client": [client],
         "label": labels,
         "time": _names(time) if time or kind == "last" else [],
     }
@@ -172,7 +172,11 @@ def _names(columns):
     """Returns names of columns as a list; those that are numbers, as of pandas, become text."""
     if isinstance(columns, str | int | np.integer) or not isinstance(columns, Iterable):
         columns = [columns]
-    return [str(one) if isinstance(one, int | np.integer) else one for one in columns]
+    return list(map(_name, columns))
+
+
+def _name(column):
+    return str(column) if isinstance(column, int | np.integer) else column
 
 
 def _columns(source, columns, features, categories):
@@ -180,10 +184,6 @@ def _columns(source, columns, features, categories):
     taken = {str(name) for names in columns.values() for name in names}
     if features is None:
         features = [name for name in source.column_names if name not in taken]
-    if len(columns["client"]) != 1:
-        raise ValueError(
-            f"`client` must be one column; got {values.shown(columns['client'])}. Make one of them."
-        )
     rows = {
         name: reading.column(source, name, argument)
         for argument, names in (columns | {"features": features}).items()
