@@ -40,7 +40,7 @@ def new_clients(methods: Mapping[str, Sequence[np.ndarray]], title: str) -> byte
     for number, (method, seeds) in enumerate(methods.items()):
         values = PERCENT * np.array(seeds)
         mean, ends = values.mean(axis=0), (values.min(axis=0), values.max(axis=0))
-        curve = series.Curve(np.arange(float(len(mean))), mean, *ends, mean)
+        curve = series.Curve(np.arange(float(len(mean))), mean, *ends)
         lines.append(figures.Line(method, curve, number, method == series.MARKED))
     ylabel = "test accuracy, mean over new clients, percent"
     figures.draw_curves(axis, lines, "epochs of a new client's own training", ylabel)

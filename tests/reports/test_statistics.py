@@ -25,6 +25,7 @@ def test_where_lower_is_better_a_page_says_so(tmp_path):
     assert "is lowest for fedavg (second) with 10.00, followed by fedavg (first) with 12.50" in text
     assert f"worst tenth {np.mean((32, 33, 40)):#.4g}, median 22.00" in page
     assert "24 clients gained, 1 lost" in page and "the further left, the better" in text
+    assert 'id="filter-class"' not in page and ">classes</th>" not in page  # Quantities have none.
     assert "105 % of the best run's mean absolute error" in text and 'value="10.5"' in page
     assert "How much lower the test mean absolute error of each client is" in text
     assert not re.search("accurac|points of percent|error, percent", text)

@@ -131,7 +131,7 @@ def new_clients(runs: Runs, size: Size) -> Figure | None:
             length = min(map(len, measured))
             values = np.array([curve[:length] for curve in measured])
             mean, low, high = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
-            line = Curve(np.arange(float(length)), mean, low, high, mean)
+            line = Curve(np.arange(float(length)), mean, low, high)
             lines.append(figures.Line(one.label, line, one.number, one.marked))
     if not lines:
         return None

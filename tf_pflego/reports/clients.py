@@ -177,7 +177,8 @@ def table(runs: Runs) -> dict[str, Any] | None:
     if not groups:
         return None
     several = len(groups) > 1
-    about = ["partition"] * several + ["client", "training examples", "test examples", "classes"]
+    about = ["partition"] * several + ["client", "training examples", "test examples"]
+    about += ["classes"] * runs.first.is_share  # Quantities have none.
     values = _values(runs, [run for group in groups for run in group if run.clients is not None])
     are_named = any(run.holdings is not None and run.holdings.names for run in runs.all)
     rows: list[list] = []
@@ -190,7 +191,7 @@ def table(runs: Runs) -> dict[str, Any] | None:
             cells = [
                 tidy(by_key.get(key, np.nan)) if run in group else None for _, run, by_key in values
             ]
-            rows.append([*letter, *row, *cells])
+            rows.append([*[*letter, *row][: len(about)], *cells])
     columns = about + [name for name, _, _ in values]
     texts = ("partition", "classes", *["client"] * are_named)
     shown = [list(map(cell, row)) for row in rows[:_CLIENTS_SHOWN]]
@@ -201,7 +202,6 @@ def table(runs: Runs) -> dict[str, Any] | None:
         "table": Table("Clients", columns, shown, "clients-table"),
         "data": {
             "fixed": len(about),
-            "several": several,
             "is_share": runs.first.is_share,
             "rows": rows,
             "shown": _CLIENTS_SHOWN,

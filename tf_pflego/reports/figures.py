@@ -34,7 +34,7 @@ COLORS = (
     ("#555555", "#c8c8c8"),
     ("#5b3fa8", "#b09cf0"),
 )
-INK, GRID, PAPER = "#222222", "#cccccc", "#fffffe"
+INK, GRID, PAPER, GREY = "#222222", "#cccccc", "#fffffe", "#999999"
 DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2))
 MARKERS = "os^DvPX"
 
@@ -43,11 +43,13 @@ _DPI = 150
 POINTS = 300  # A line has at most so many.
 LINE_WIDTHS = (1.7, 3)  # of a line, and of one that is marked
 _BETWEEN_MARKS = 0.14
-_FEW_POINTS = 5
+_FEW_POINTS = 30
 # Above this ratio an axis is logarithmic: of the curves' ends (x), or of all values (y).
 _LOGARITHMIC_X, _LOGARITHMIC_Y = 5, 20
-# A figure of more lines shows neither bands nor measured values, which would hide the lines.
+# A figure of more lines shows no bands, which would hide the lines.
 CROWD = 8
+# So is numbered what is drawn in grey behind the others, since nobody tells more lines apart.
+FADED, MOST_COLORED = -1, 12
 _LETTERS_PER_INCH = 10
 
 _SETTINGS: Any = {
@@ -100,6 +102,8 @@ def plain(text: str) -> str:
 
 def look(number: int) -> dict[str, Any]:
     """Returns the colour, the dashes and the marker of a series."""
+    if number == FADED:
+        return {"color": GREY, "linestyle": "-", "marker": ""}
     dashes = DASHES[number % len(DASHES)]
     return {
         "color": COLORS[number % len(COLORS)][0],
@@ -109,13 +113,13 @@ def look(number: int) -> dict[str, Any]:
 
 
 def draw_curves(axis: Axes, lines: Sequence[Line], xlabel: str, ylabel: str | None) -> None:
-    """Draws curves: bold what is smoothed, pale behind it what was measured or the band of seeds.
+    """Draws curves through what was measured, and behind each the band of its seeds.
 
-    More than eight curves have nothing behind them. x is logarithmic if the curves' ends differ by
+    More than eight curves have no bands. x is logarithmic if the curves' ends differ by
     more than a factor of 5, y if its values do by more than a factor of 20.
     """
     for line in lines:
-        _draw_line(axis, line, behind=len(lines) <= CROWD)
+        _draw_line(axis, line, has_band=len(lines) <= CROWD)
     axis.set_xlabel(xlabel)
     if ylabel:
         axis.set_ylabel(plain(ylabel))
@@ -136,28 +140,17 @@ def draw_curves(axis: Axes, lines: Sequence[Line], xlabel: str, ylabel: str | No
         write_numbers(axis.yaxis, subs=(1, 2, 5) if highest < 1e3 * values.min() else (1,))
 
 
-def what_lies_behind(curve: Curve) -> str:
-    """Returns what lies behind the line of a curve: `seeds`, `measured`, or nothing."""
-    if np.any(curve.low < curve.high):
-        return "seeds"
-    return "" if np.array_equal(curve.smooth, curve.mean) else "measured"
-
-
-def _draw_line(axis, line, behind):
+def _draw_line(axis, line, has_band):
     curve, style = line.curve, line.style or look(line.number)
-    drawn = what_lies_behind(curve) if behind else ""
-    if drawn == "seeds":
+    if has_band and np.any(curve.low < curve.high):
         chosen = thinned(len(curve.x), POINTS)
         band = (values[chosen] for values in (curve.x, curve.low, curve.high))
         axis.fill_between(*band, color=style["color"], alpha=0.18, linewidth=0)
-    elif drawn == "measured":
-        chosen = _extremes(curve.mean, POINTS)
-        pale = {"color": style["color"], "alpha": 0.5, "linewidth": 1}
-        axis.plot(curve.x[chosen], curve.mean[chosen], **pale)
-    chosen = thinned(len(curve.x), POINTS)
+    chosen = _extremes(curve.mean, POINTS)
     keywords = styled(line.label, line.number, line.marked, len(chosen)) | style
-    keywords |= {"markersize": 7, "zorder": 4} if line.marked else {"zorder": 3}
-    axis.plot(curve.x[chosen], curve.smooth[chosen], **keywords)
+    in_front = 2 if line.number == FADED else 3
+    keywords |= {"markersize": 7, "zorder": 4} if line.marked else {"zorder": in_front}
+    axis.plot(curve.x[chosen], curve.mean[chosen], **keywords)
 
 
 def styled(label: str, number: int, marked: bool, count: int) -> dict[str, Any]:
@@ -170,6 +163,8 @@ def styled(label: str, number: int, marked: bool, count: int) -> dict[str, Any]:
     if count > _FEW_POINTS:
         places = (_BETWEEN_MARKS * (number % len(MARKERS)) / len(MARKERS), _BETWEEN_MARKS)
     width = LINE_WIDTHS[marked]
+    if number == FADED:
+        label, width = "others", 1
     return look(number) | {
         "label": plain(label), "linewidth": width, "markersize": 5.5, "markevery": places
     }  # fmt: skip
@@ -257,7 +252,7 @@ def svg_of(figure: Figure, key: str, description: str) -> Markup:
     # Without title and legend, one pass of this layout does for two of the constrained one; and
     # whoever saves a figure that has a layout still draws it twice.
     FigureCanvasSVG(figure)
-    layout = TightLayoutEngine(pad=0.4)
+    layout = TightLayoutEngine(pad=0.4, h_pad=1)
     figure.set_layout_engine(layout)
     layout.execute(figure)
     figure.set_layout_engine(None)

@@ -52,8 +52,15 @@
 
   // The table of clients.
   if (data.clients) {
-    const { rows, columns, fixed, several, shown, is_share: isShare } = data.clients;
-    const classes = several ? 4 : 3;
+    const { rows, columns, fixed, shown, is_share: isShare } = data.clients;
+    const classes = columns.indexOf("classes");
+    const filters = ["filter-class", "filter-low", "filter-high"].map(by).filter((one) => one);
+    // As many digits after the point in a whole column, whose largest number has four in all.
+    const digits = columns.map((_, column) => {
+      if (isShare) return 2;
+      const sizes = rows.map((row) => Math.abs(Number(row[column]))).filter(Number.isFinite);
+      return Math.min(Math.max(3 - Math.floor(Math.log10(Math.max(...sizes, 1e-6))), 0), 9);
+    });
     const heads = [...by("clients-table").tHead.rows[0].cells];
     const body = by("clients-table").tBodies[0];
     let sorted = -1, descending = false, from = 0, chosen = rows;
@@ -66,7 +73,7 @@
     const cell = (value, column) => {
       if (value === null || value === "") return "–";
       if (typeof value !== "number" || column < fixed) return String(value);
-      return isShare ? value.toFixed(2) : number(value, 4);
+      return value.toFixed(digits[column]);
     };
     const compare = (a, b) => {
       const [x, y] = [a[sorted], b[sorted]];
@@ -98,7 +105,7 @@
       by("turn-on").disabled = from + shown >= chosen.length;
     };
     const choose = () => {
-      const wanted = by("filter-class").value.trim();
+      const wanted = classes < 0 ? "" : by("filter-class").value.trim();
       const column = Number(by("filter-column").value);
       const [low, high] = ["filter-low", "filter-high"].map((id) => by(id).valueAsNumber);
       chosen = rows.filter((row) =>
@@ -122,10 +129,10 @@
       });
       head.replaceChildren(button);
     });
-    for (const id of ["filter-class", "filter-low", "filter-high"]) by(id).addEventListener("input", choose);
+    for (const one of filters) one.addEventListener("input", choose);
     by("filter-column").addEventListener("change", choose);
     by("filter-none").addEventListener("click", () => {
-      for (const id of ["filter-class", "filter-low", "filter-high"]) by(id).value = "";
+      for (const one of filters) one.value = "";
       choose();
     });
     by("turn-back").addEventListener("click", () => { from -= shown; fill(); });

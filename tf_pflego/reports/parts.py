@@ -1,18 +1,22 @@
 """The common parts of a page's sections: the runs and their names, tables, drawings and legends."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tf_pflego.core.statistic_names import first_of, of_metric
 from tf_pflego.reports import figures, metrics
 from tf_pflego.reports.metrics import UNKNOWN
-from tf_pflego.reports.series import Series, series_of
+from tf_pflego.reports.series import Series, series_of, values_of
 from tf_pflego.reports.stored import ReportedRun
 
 NOT_REACHED = "not reached"
 _MOST_METRICS = 40
 _LONGEST_WORD = 24
+_BEST_IN_FRONT = 4
 _NUMBER = re.compile(
     r"[-+\N{MINUS SIGN}]?\d+(\.\d+)?(e[-+]?\d+)?( ± \d+(\.\d+)?)?(\N{NO-BREAK SPACE}%)?"
 )
@@ -52,7 +56,23 @@ class Runs:
         self.metrics, self.not_drawn = names[:_MOST_METRICS], len(names[_MOST_METRICS:])
         self.first = first_of(names)
         self.of_first = [name for name in self.metrics if of_metric(name) == self.first]
+        if len(self.series) > figures.MOST_COLORED:
+            self.series = self._in_front()
         self._drawn = 0
+
+    def _in_front(self):
+        """Returns the series, all but the best, the reference and the marked ones faded."""
+        sign, order = self.first.sign, {}
+        for one in self.series:
+            values = values_of(one, self.first)
+            order[one.number] = -sign * values.mean() if len(values) else np.inf
+        best = sorted(order, key=lambda number: order[number])[:_BEST_IN_FRONT]
+        return [
+            one
+            if one.marked or one is self.base or one.number in best
+            else dataclasses.replace(one, number=figures.FADED)
+            for one in self.series
+        ]
 
     def name(self, run: ReportedRun) -> str:
         """Returns what a reader calls a run."""
@@ -93,7 +113,11 @@ class Runs:
                 "mark": _MARKS[figures.MARKERS[one.number % len(figures.MARKERS)]],
             }
             for one in series
+            if one.number != figures.FADED
         ]
+        if len(legend) < len(series):
+            others = {"label": f"{len(series) - len(legend)} others", "color": figures.GREY}
+            legend.append(others | {"width": 1, "dashes": "", "mark": ""})
         return {"pictures": pictures, "legend": legend}
 
 

@@ -24,9 +24,6 @@ MARKED = "pflego"
 # A round counts with at most this many times the median of its run. Longer ones are those that
 # compile, or that a busy or sleeping machine held up, and would squeeze the others together.
 LONGEST_ROUND = 10
-# The part of the rounds on either side of a round over which curves are smoothed.
-_SMOOTHING = 0.05
-FEWEST_TO_SMOOTH = 15
 _ALIKE = 0.1
 
 
@@ -34,7 +31,7 @@ _ALIKE = 0.1
 class Series:
     """Runs that differ in nothing but the seed, or one run."""
 
-    number: int  # among all; it says how the line looks
+    number: int  # among all; it says how the line looks, `FADED` that it is one of many
     label: str
     runs: tuple[ReportedRun, ...]
     names: tuple[str, ...]  # what a reader calls each of the runs
@@ -57,7 +54,6 @@ class Curve(NamedTuple):
     mean: np.ndarray  # over the runs of the series
     low: np.ndarray  # the lowest of the runs
     high: np.ndarray
-    smooth: np.ndarray  # the mean over neighbouring rounds
 
 
 class Reached(NamedTuple):
@@ -191,29 +187,7 @@ def curve(all_rounds: Sequence[Rounds], metric: str, axis: str) -> Curve | None:
     pairs = list(zip(all_rounds, chosen, strict=True))
     x = np.mean([along(rounds)[axis][which] for rounds, which in pairs], axis=0)
     values = of_metric(metric).scale * np.array([rounds[metric][which] for rounds, which in pairs])
-    mean = values.mean(axis=0)
-    smooth = smoothed(common, mean, all_rounds[0]["round"][-1])
-    return Curve(x, mean, values.min(axis=0), values.max(axis=0), smooth)
-
-
-def smoothed(rounds: np.ndarray, values: np.ndarray, last: float) -> np.ndarray:
-    """Returns [n] the mean of the values of neighbouring rounds, which ascend to the `last`.
-
-    The neighbours of a round are within 5 % of all rounds on either side, or the one before and the
-    one after it, as many on both sides; the first and the last value are therefore as they are. A
-    value counts with the distance of its neighbours, since the last ten rounds are all evaluated
-    and others may not be. Few values are not smoothed.
-    """
-    if len(rounds) < FEWEST_TO_SMOOTH:
-        return values
-    widest = max(_SMOOTHING * last, np.median(np.diff(rounds)))
-    weights = np.gradient(rounds)
-    sums = np.concatenate([[0], np.cumsum(weights * values)])
-    totals = np.concatenate([[0], np.cumsum(weights)])
-    reach = np.minimum(widest, np.minimum(rounds - rounds[0], rounds[-1] - rounds))
-    first = np.searchsorted(rounds, rounds - reach, "left")
-    end = np.searchsorted(rounds, rounds + reach, "right")
-    return (sums[end] - sums[first]) / (totals[end] - totals[first])
+    return Curve(x, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
 def records_of(rounds: Rounds, metric: str) -> list[Reached]:

@@ -142,7 +142,8 @@ def _curves(runs):
         "titles": _titles(runs.metrics),
         "axes": {axis: series.AXES[axis] for axis in axes},
         "has_seeds": any(len(one.runs) > 1 for one in runs.series),
-        **_what_is_drawn(runs),
+        "has_bands": len(runs.series) <= figures.CROWD and _has_bands(runs),
+        "has_faded": any(one.number == figures.FADED for one in runs.series),
         "has_no_bytes": "megabytes" not in axes,
         "has_marked": 0 < sum(one.marked for one in runs.series) < len(runs.series),
         "not_drawn": runs.not_drawn,
@@ -159,16 +160,10 @@ def _titles(names):
     return dict(enumerate(map(metrics.title_of, names)))
 
 
-def _what_is_drawn(runs):
-    """Returns from how many rounds on lines are smoothed, if any is, and what lies behind lines."""
-    is_smoothed = False
-    behind: set[str] = set()
-    for metric in runs.metrics:
-        curves = [line.curve for line in charts.lines_of(runs, metric, "rounds")]
-        is_smoothed |= any(not np.array_equal(curve.smooth, curve.mean) for curve in curves)
-        if len(curves) <= figures.CROWD:
-            behind.update(map(figures.what_lies_behind, curves))
-    return {"smoothed_from": is_smoothed and series.FEWEST_TO_SMOOTH, "behind": behind}
+def _has_bands(runs):
+    """Returns whether seeds differ in a metric."""
+    curves = (line.curve for m in runs.metrics for line in charts.lines_of(runs, m, "rounds"))
+    return any(np.any(curve.low < curve.high) for curve in curves)
 
 
 def chart(runs: Runs, number: int, metric: str, axis: str, hidden: bool = False) -> dict[str, Any]:

@@ -79,8 +79,8 @@ def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) 
             _draw_setting(axis, cell, name, trials, first, cell.name in chosen, color)
         else:
             axis.set_visible(False)
-    label = f"validation {first.title}{first.unit}"
-    figure.supylabel(figures.plain(label), fontsize=11, color=figures.INK)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(figures.plain(f"validation {first.title}{first.unit}"), fontsize=9)
     return figure
 
 

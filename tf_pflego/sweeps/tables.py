@@ -56,11 +56,12 @@ class Comparison:
                 f"`reference` must be one of {', '.join(labels)}; got {values.shown(reference)}. "
                 f"{texts.suggestion(str(reference), labels)}Correct it."
             )
-        groups = [group for group in _numbers(sweep, reference) if group[2]]
+        everything = _numbers(sweep, reference)
+        firsts = dict.fromkeys(first for _, first, *_ in everything)
+        groups = [group for group in everything if group[2]]
         self.rows: list[dict[str, Any]] = [row for _, _, rows, _ in groups for row in rows]
         self.tables = [_table(name, first, rows, reference) for name, first, rows, _ in groups]
         self.verdicts = [remarks.verdict(first, served) for _, first, _, served in groups]
-        firsts = dict.fromkeys(first for _, first, *_ in groups)
         self.notes = _notes(sweep, firsts, {head for table in self.tables for head in table.head})
         self.warnings = remarks.warnings(sweep)
 
