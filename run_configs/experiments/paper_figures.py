@@ -36,7 +36,7 @@ def curves(sweep: Sweep) -> dict[str, bytes]:
         seeds = {run: [by_run[run, row["seed"]] for row in same] for run, same in runs.items()}
         marked = {run for run, same in runs.items() if same[0]["algorithm"] == series.MARKED}
         marked = marked if len(marked) < len(runs) else set()
-        images[f"{name}.png"] = png_of(_figure_of(seeds, marked, f"{sweep.title}: {words}"))
+        images[f"{name}.png"] = image_of(_figure_of(seeds, marked, f"{sweep.title}: {words}"))
     return images
 
 
@@ -65,9 +65,9 @@ def _figure_of(runs, marked, title):
     return figure
 
 
-def png_of(figure: Figure) -> bytes:
+def image_of(figure: Figure) -> bytes:
     """Returns the PNG file of a figure."""
-    return figures.png_of(figure, _DPI)
+    return figures.image_of(figure, _DPI)
 
 
 def styles(labels: Sequence[str]) -> list[dict]:

@@ -30,7 +30,7 @@ def convergence(methods: Mapping[str, Sequence[dict]], title: str) -> bytes:
     panels[0].set_ylim(max(0, best - _DEPTH), best + 1)
     banded = len(methods) <= figures.CROWD
     paper_figures.finish(figure, list(methods), title + paper_figures.SEEDS * banded)
-    return paper_figures.png_of(figure)
+    return paper_figures.image_of(figure)
 
 
 def new_clients(methods: Mapping[str, Sequence[np.ndarray]], title: str) -> bytes:
@@ -45,7 +45,7 @@ def new_clients(methods: Mapping[str, Sequence[np.ndarray]], title: str) -> byte
     ylabel = "test accuracy, mean over new clients, percent"
     figures.draw_curves(axis, lines, "epochs of a new client's own training", ylabel)
     paper_figures.finish(figure, list(methods), title)
-    return paper_figures.png_of(figure)
+    return paper_figures.image_of(figure)
 
 
 def risk_weights(change: Mapping) -> bytes:
@@ -70,4 +70,4 @@ def risk_weights(change: Mapping) -> bytes:
         panel.set_xlabel("client's training examples")
         panel.set_ylabel(f"mean change of the weight of {of}")
         panel.set_title(f"{name} of A, r = {correlation:+.2f}")
-    return paper_figures.png_of(figure)
+    return paper_figures.image_of(figure)

@@ -4,7 +4,7 @@ import pathlib
 import re
 import statistics
 
-from paper_figures import png_of
+from paper_figures import image_of
 from paper_pages import DEGREES, PERCENT, accuracy, at, fixed, markdown, page, seconds, table
 
 from tf_pflego.reports import figures
@@ -188,7 +188,7 @@ def passes(sweep: Sweep) -> dict[str, bytes]:
     axis.set_xlabel("passes in a round; in parts: exchanges")
     axis.set_ylabel("accuracy as served, percent")
     figures.finish(figure, sweep.title, list(methods))
-    return page(sweep.title, "shared_head_passes", *parts) | {"passes.png": png_of(figure)}
+    return page(sweep.title, "shared_head_passes", *parts) | {"passes.png": image_of(figure)}
 
 
 def _at(count, cell):

@@ -14,7 +14,7 @@ import tf_pflego as pfl
 from tests.methods import thorough
 from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run, page_of, text_of
 from tests.runs.resumed import configure, records_of
-from tf_pflego import data, main
+from tf_pflego import data, main, reports
 from tf_pflego.core.statistic_names import shown
 from tf_pflego.reports import metrics, series, stored
 from tf_pflego.runs.client_table import worst_rows
@@ -260,6 +260,14 @@ def test_png_figures(runs, tmp_path, capsys):
         with Image.open(path) as image:
             assert min(image.size) > 400
     assert names == {path.name for path in (tmp_path / "figures").iterdir()}
+
+
+@pytest.mark.parametrize("format, head", [("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_figures_of_other_formats_have_no_date(format, head, runs, tmp_path):
+    first, again = (
+        reports.write(runs["pflego"], tmp_path / name, format)[0].read_bytes() for name in "ab"
+    )
+    assert first == again and first.startswith(head)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def parsed(*arguments):
 def test_committed_tables_are_those_of_the_committed_runs(name, tmp_path, monkeypatch):
     """They agree byte for byte, and no raw run is needed."""
     # Figures take nearly all of their time to be saved, and the next test saves them.
-    monkeypatch.setattr(drawn, "png_of", lambda *_: b"")
+    monkeypatch.setattr(drawn, "image_of", lambda *_: b"")
     shown = runner.shown(load_sweep(RESULTS / name), documents.EXPERIMENTS[name])
     for file in {"tables.md", "tables.csv", "tables.tex"} & set(shown):
         assert (RESULTS / name / file).read_bytes() == shown.pop(file)
@@ -129,7 +129,7 @@ def swept(capsys, file, *options):
 
 @pytest.mark.thorough
 def test_the_program_shows_what_a_file_of_experiments_has_results_of(capsys, monkeypatch):
-    monkeypatch.setattr(drawn, "png_of", lambda *_: b"")
+    monkeypatch.setattr(drawn, "image_of", lambda *_: b"")
     pages = [
         (RESULTS / name / "tables.md").read_text(encoding="utf-8")
         for name in vars(pflego)

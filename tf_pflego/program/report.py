@@ -18,7 +18,6 @@ USAGE = "DIR [DIR ...] [--NAME=VALUE ...]"
 EXAMPLE = "runs/first runs/second --output=report.html"
 PLACES = {"DIR": "output directory of a run, or of one sweep"}
 MOST_PLACES = 10_000
-_DEFAULTS = {"html": "report.html", "png": "report"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +26,11 @@ class Options:
 
     output: str = setting(
         "",
-        "the page, report.html if it is left out; or with --format=png the directory of figures, "
+        "the page, report.html if it is left out; or in another format the directory of figures, "
         "report if it is left out",
         is_path=True,
     )
-    format: str = setting("html", "a page, or PNG figures for a paper", choices=FORMATS)
+    format: str = setting("html", "a page, or figures for a paper", choices=FORMATS)
     reference: str = setting(
         "",
         "the run that the clients of the others are compared with; empty for the first that has "
@@ -51,7 +50,7 @@ def run(flag_values, interruption: Interruption, *dirs: str) -> None:
             "the output directory of a run is required: DIR; got none. Name one or more, as in "
             "`tf-pflego report runs/first`; --help has more."
         )
-    output = options.output or _DEFAULTS[options.format]
+    output = options.output or "report" + ".html" * (options.format == "html")
     is_sweep = len(dirs) == 1 and results.is_sweep(dirs[0])
     if is_sweep and (options.format != "html" or options.reference):
         raise ValueError(

@@ -49,7 +49,7 @@ _LOGARITHMIC_X, _LOGARITHMIC_Y = 5, 20
 # A figure of more lines shows no bands, which would hide the lines.
 CROWD = 8
 # So is numbered what is drawn in grey behind the others, since nobody tells more lines apart.
-FADED, MOST_COLORED = -1, 12
+FADED, MOST_COLORED, OTHERS = -1, 12, "others"
 _LETTERS_PER_INCH = 10
 
 _SETTINGS: Any = {
@@ -164,7 +164,7 @@ def styled(label: str, number: int, marked: bool, count: int) -> dict[str, Any]:
         places = (_BETWEEN_MARKS * (number % len(MARKERS)) / len(MARKERS), _BETWEEN_MARKS)
     width = LINE_WIDTHS[marked]
     if number == FADED:
-        label, width = "others", 1
+        label, width = OTHERS, 1
     return look(number) | {
         "label": plain(label), "linewidth": width, "markersize": 5.5, "markevery": places
     }  # fmt: skip
@@ -205,6 +205,7 @@ def finish(
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     shown = [plain(label) for label in order if plain(label) in handles] or list(handles)
+    shown.sort(key=OTHERS.__eq__)
     letters = int(figure.get_size_inches()[0] * _LETTERS_PER_INCH)
     figure.suptitle("\n".join(textwrap.wrap(plain(title), letters)), fontsize=12, color=INK)
     fitting = max(1, letters // (7 + max(map(len, shown))))
@@ -223,10 +224,10 @@ def finish(
     return figure
 
 
-def png_of(figure: Figure, dpi: int = _DPI) -> bytes:
-    """Returns the PNG file of a figure."""
-    # Without the version of matplotlib, the same figure gives the same file.
-    return _saved(figure, format="png", dpi=dpi, metadata={"Software": None})
+def image_of(figure: Figure, dpi: int = _DPI, format: str = "png") -> bytes:
+    """Returns the file of a figure, which is the same for the same figure: no version, no date."""
+    left_out = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[format]
+    return _saved(figure, format=format, dpi=dpi, metadata={left_out: None})
 
 
 def _saved(figure, **options):

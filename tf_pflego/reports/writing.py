@@ -15,7 +15,7 @@ from tf_pflego.reports import metrics
 from tf_pflego.reports.stored import read
 from tf_pflego.system import durable, texts, values
 
-FORMATS = ("html", "png")
+FORMATS = ("html", "png", "pdf", "svg")
 _PAGE_SUFFIXES = (".html", ".htm")
 _HERE = pathlib.Path(__file__).parent
 
@@ -30,9 +30,9 @@ def write(
 
     Args:
       dirs: The directory of a run, or of several.
-      output: The page, a file that ends in .html; with `format="png"` the directory of figures. A
+      output: The page, a file that ends in .html; in another format the directory of figures. A
         file that is there is replaced when the new one is whole.
-      format: html or png.
+      format: html, png, pdf or svg.
       reference: The run, one of `dirs`, that the clients of the others are compared with; the
         default is the first that has ended.
 
@@ -66,7 +66,9 @@ def write(
                 f"{', '.join(map(str, paths))}."
             )
         base = runs[places.index(place)]
-    return _write_page(runs, base, output) if format == "html" else _write_png(runs, base, output)
+    if format == "html":
+        return _write_page(runs, base, output)
+    return _write_figures(runs, base, output, format)
 
 
 def check_output(output: pathlib.Path, format: str = "html") -> None:
@@ -83,10 +85,10 @@ def check_output(output: pathlib.Path, format: str = "html") -> None:
             f"{', a directory' if output.is_dir() else ''}. Write `output='report.html'`, or "
             "`format='png'` for a directory of figures."
         )
-    if format == "png" and output.exists() and not output.is_dir():
+    if format != "html" and output.exists() and not output.is_dir():
         raise ValueError(
-            f"`output` must be a directory with `format='png'`; {output} is a file. Choose another "
-            "`output`."
+            f"`output` must be a directory with `format={format!r}`; {output} is a file. Choose "
+            "another `output`."
         )
 
 
@@ -165,7 +167,7 @@ def _hash_of(content):
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _write_png(runs, reference, output):
+def _write_figures(runs, reference, output, format):
     from tf_pflego.reports import charts, figures, parts
 
     drawn = dict(charts.for_paper(parts.Runs(runs, reference)))
@@ -177,6 +179,6 @@ def _write_png(runs, reference, output):
     output.mkdir(exist_ok=True)
     with durable.batch() as files:
         for name, figure in drawn.items():
-            with files.open(output / f"{name}.png") as stream:
-                stream.write(figures.png_of(figure))
-    return [output / f"{name}.png" for name in drawn]
+            with files.open(output / f"{name}.{format}") as stream:
+                stream.write(figures.image_of(figure, format=format))
+    return [output / f"{name}.{format}" for name in drawn]

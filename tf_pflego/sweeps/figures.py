@@ -125,7 +125,7 @@ def files_of(sweep: Contents) -> dict[str, bytes]:
             title = ": ".join(filter(None, (sweep.title, condition, "settings that were tried")))
             figure = figures.finish(settings(sweep, cells, figures.WIDE), title)
             drawn[f"settings{_ending(condition)}"] = figure
-    return {f"{name}.png": figures.png_of(figure) for name, figure in drawn.items()}
+    return {f"{name}.png": figures.image_of(figure) for name, figure in drawn.items()}
 
 
 def _ending(condition):
