@@ -104,7 +104,7 @@ class Runs:
             self._drawn += 1
             figure = draw(self, size, *arguments)
             pictures[width] = figures.svg_of(figure, f"{self._key}{self._drawn}", description)
-        legend = [
+        legend: list[dict[str, Any]] = [
             {
                 "label": one.label + (f" ({len(one.runs)} seeds)" if len(one.runs) > 1 else ""),
                 "color": f"var(--s{one.number % len(figures.COLORS)})",
@@ -117,7 +117,7 @@ class Runs:
         ]
         if len(legend) < len(series):
             others = {"label": f"{len(series) - len(legend)} others", "color": figures.GREY}
-            legend.append(others | {"width": 1, "dashes": "", "mark": ""})
+            legend.append({**others, "width": 1, "dashes": "", "mark": ""})
         return {"pictures": pictures, "legend": legend}
 
 
