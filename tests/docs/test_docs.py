@@ -351,9 +351,23 @@ def open_page(site, browser):
     assert [one for one in seen if not one.startswith((f"{site.as_uri()}/", "data:"))] == []
 
 
+def test_the_search_of_the_site_has_pages_and_no_copies_of_results(site):
+    index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
+    found = {entry["location"].partition("#")[0] for entry in json.loads(index)["docs"]}
+    assert {"recipes.html", "methods/pgfed.html", "repository/SECURITY.html"} <= found
+    copies = {name for name in found if name.startswith("repository/")}
+    assert {name for name in copies if name.count("/") > 1} == set()
+
+
 def test_no_page_of_the_site_is_wider_than_the_screen(open_page):
-    for name in ("index", "methods", "methods/pgfed", "reference/simulation", "results", "tff"):
+    """And code of up to 100 columns can be read without moving it, where there is room."""
+    for name in ("index", "methods", "methods/pgfed", "reference/simulation", "own_method", "tff"):
         page = open_page(name)
+        cut = "code => code.scrollWidth > code.clientWidth && code.textContent"
+        longest = page.evaluate(
+            f"[...document.querySelectorAll('.language-python code')].map({cut})"
+        )
+        assert not any(longest), name
         for width in (1600, 360):
             page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
