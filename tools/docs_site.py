@@ -158,7 +158,9 @@ def _added(config, target, uri):
     content = source.read_text(encoding="utf-8")
     if source.suffix != ".md":
         language = source.suffix.removeprefix(".") or "text"
-        content = f"{_NOT_SEARCHED}# {target}\n\n````{language}\n{content.rstrip()}\n````\n"
+        content = f"# {target}\n\n````{language}\n{content.rstrip()}\n````\n"
+    if source.suffix != ".md" or source.parent != ROOT:  # Pages say the same, such as on results.
+        content = f"{_NOT_SEARCHED}{content}"
     return File.generated(config, uri, content=content)
 
 

@@ -181,31 +181,46 @@ def value_of(report, key):
     return report[whole][part]
 
 
-@functools.cache
-def anchors_of(path):
-    """Returns the anchors of the headings of a page, as forges and the site name them."""
+def prose_of(path):
+    """Returns the text of a page without its fenced blocks."""
     text = path.read_text(encoding="utf-8")
     for block in pages.blocks(text):
         text = text.replace(block.text, "")
+    return text
+
+
+@functools.cache
+def anchors_of(path):
+    """Returns the anchors of the headings of a page, as forges and the site name them."""
     found = set()
-    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+    for heading in re.findall(r"^#+ (.*)$", prose_of(path), re.MULTILINE):
         plain = re.sub(r"[^\w\s-]", "", heading).strip().lower()
         found.add(re.sub(r"\s", "-", plain))
     return found
 
 
+def links_of(path):
+    """Yields the files and the anchors that a page links to, within the repository."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(path)):
+        if not re.match(r"[a-z]+:", link):
+            file, _, anchor = link.partition("#")
+            yield (path.parent / file).resolve() if file else path, anchor
+
+
 @pytest.mark.parametrize("path", [*PAGES, *FRONT], ids=name_of)
 def test_links_of_a_page_lead_somewhere(path):
-    text = path.read_text(encoding="utf-8")
-    for block in pages.blocks(text):
-        text = text.replace(block.text, "")
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"[a-z]+:", link):
-            continue
-        file, _, anchor = link.partition("#")
-        target = (path.parent / file).resolve() if file else path
-        assert target.is_file(), link
-        assert not anchor or anchor in anchors_of(target), link
+    for target, anchor in links_of(path):
+        assert target.is_file(), target
+        assert not anchor or anchor in anchors_of(target), f"{target}#{anchor}"
+
+
+def test_links_lead_from_the_first_page_to_every_other():
+    found, waiting = set(), {DOCS / "index.md"}
+    while waiting:
+        found |= waiting
+        linked = {target for path in waiting for target, _ in links_of(path)}
+        waiting = (linked & {*PAGES}) - found
+    assert sorted(map(name_of, {*PAGES} - found)) == []
 
 
 def test_each_public_name_has_its_entry():
@@ -336,9 +351,23 @@ def open_page(site, browser):
     assert [one for one in seen if not one.startswith((f"{site.as_uri()}/", "data:"))] == []
 
 
+def test_the_search_of_the_site_has_pages_and_no_copies_of_results(site):
+    index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
+    found = {entry["location"].partition("#")[0] for entry in json.loads(index)["docs"]}
+    assert {"recipes.html", "methods/pgfed.html", "repository/SECURITY.html"} <= found
+    copies = {name for name in found if name.startswith("repository/")}
+    assert {name for name in copies if name.count("/") > 1} == set()
+
+
 def test_no_page_of_the_site_is_wider_than_the_screen(open_page):
-    for name in ("index", "methods", "methods/pgfed", "reference/simulation", "results", "tff"):
+    """And code of up to 100 columns can be read without moving it, where there is room."""
+    for name in ("index", "methods", "methods/pgfed", "reference/simulation", "own_method", "tff"):
         page = open_page(name)
+        codes = "[...document.querySelectorAll('.highlight code')]"
+        cut = page.evaluate(
+            f"{codes}.filter(c => c.scrollWidth > c.clientWidth).map(c => c.textContent)"
+        )
+        assert all(max(map(len, code.splitlines())) > 100 for code in cut), name
         for width in (1600, 360):
             page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name

@@ -89,7 +89,7 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
       TypeError: The algorithm has no such hyper-parameter, or `model` is no `SplitModel`, or a
         builder returns something else than an `Algorithm`.
     """
-    values.instance("model", model, SplitModel, "Make one: `SplitModel(body, num_classes)`.")
+    values.instance("model", model, SplitModel, "Make one: `SplitModel(body, num_outputs)`.")
     method = method_of(name)
     config = check(method, hyper_parameters)
     try:

@@ -1,6 +1,6 @@
 """What the program does: `tf-pflego VERB --FLAG=VALUE ...`, one module for each verb.
 
-A module is imported when its verb is asked for. It has `run(flag_values, interruption)` and
+A module is imported when its verb is asked for. It has `run`, given flags and an interruption, and
 `Options`, a dataclass of settings that are its flags. Help shows its docstring, its USAGE and its
 EXAMPLE. One that takes up to MOST_PLACES directories by position is given them after these; PLACES
 says for help what they are. One whose flags have other names than the arguments in Python that they

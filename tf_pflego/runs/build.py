@@ -372,7 +372,7 @@ def check_arguments(
         values.instance("elsewhere", elsewhere, Elsewhere, "Leave it out; `serve` makes one.")
     if model is None:
         return
-    values.instance("model", model, models.SplitModel, "Make one: `SplitModel(body, num_classes)`.")
+    values.instance("model", model, models.SplitModel, "Make one: `SplitModel(body, num_outputs)`.")
     if run_config.network != "auto":
         raise ValueError(
             f"`network` must be left out where `model` is given; got {run_config.network}. Leave "

@@ -50,7 +50,7 @@ def with_frozen_features(model: SplitModel, clients: ClientData) -> tuple[SplitM
       TypeError: An argument is of another class.
       ValueError: The examples do not fit the model, or the frozen part has dropout.
     """
-    values.instance("model", model, SplitModel, "Make one: `SplitModel(body, num_classes)`.")
+    values.instance("model", model, SplitModel, "Make one: `SplitModel(body, num_outputs)`.")
     values.instance("clients", clients, ClientData, "Make them with `from_arrays`.")
     part = divided(model)
     if part is model or isinstance(clients, FeatureData):
