@@ -180,7 +180,6 @@ ROWS = [
     (lambda: pfl.run(pfl.RunConfig(), model=3), TypeError, "`model` must be of the class Split"),
     (lambda: pfl.run(pfl.RunConfig(network="mlp"), model=built()().model),
      "`network` must be left out where `model` is given; got mlp. Leave"),
-    (lambda: pfl.fine_tune_new_clients(3, arrays(), 1, 0.1), TypeError, "`simulation` must be of"),
     (lambda: pfl.Simulation("pflego", arrays(), pfl.Participation(3, 2)), TypeError,
      "`algorithm` m"),
     (lambda: pfl.Simulation(built()(), 3, pfl.Participation(3, 2)), TypeError, "`data` must be of"),

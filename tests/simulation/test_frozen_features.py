@@ -176,7 +176,7 @@ def test_new_clients_come_with_images(model, hidden, clients):
         with simulation_of(one, clients) as simulation:
             simulation.run(1)
             by_head = pfl.NewClients(simulation, new, steps=5).learnt()
-            by_all = pfl.fine_tune_new_clients(simulation, new, epochs=1, learning_rate=0.1)
+            by_all = pfl.NewClients(simulation, new, learning_rate=0.1).trained(1)
             predicted = [client.predictions() for client in by_head]
             made.append([*predicted, *(after.train_loss for after in by_all)])
     assert_near(*made, **NEAR)
