@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -343,9 +342,8 @@ def processes_of(mark):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
 def test_nothing_is_left_behind(number, digits_dir, tmp_path):
-    """Nobody runs, so that nobody listens, and the files of the cluster are gone."""
-    mark, output, home = f"TF_PFLEGO_TEST={tmp_path}", tmp_path / "run", tmp_path / "home"
-    home.mkdir()
+    """Nobody runs, so that nobody listens."""
+    mark, output = f"TF_PFLEGO_TEST={tmp_path}", tmp_path / "run"
     running = subprocess.Popen(
         [
             *(sys.executable, "-m", "tf_pflego.main", "--engine=ray", "--num_shards=1"),
@@ -353,7 +351,7 @@ def test_nothing_is_left_behind(number, digits_dir, tmp_path):
             *(f"--data_dir={digits_dir}", f"--output_dir={output}", "--checkpoint_every=1"),
         ],
         cwd=ROOT,
-        env=os.environ | dict([mark.split("=")]) | {"HOME": str(home)},
+        env=os.environ | dict([mark.split("=")]) | {"HOME": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -364,19 +362,9 @@ def test_nothing_is_left_behind(number, digits_dir, tmp_path):
         time.sleep(0.05)
     started = processes_of(mark)
     assert len(started) > 3
-    # All interfaces reach the cluster, so it asks for a token; that is in no file.
+    # All interfaces reach the cluster, so it asks for a token.
     (raylet,) = [process for process, name in started.items() if name.endswith("raylet")]
     assert b"RAY_AUTH_MODE=token" in pathlib.Path(f"/proc/{raylet}/environ").read_bytes()
-    assert not (home / ".ray").exists()
-    command = pathlib.Path(f"/proc/{raylet}/cmdline").read_text()
-    (place,) = map(pathlib.Path, set(re.findall(r"/tmp/tf_pflego_directory_\w+", command)))
-    # Ray's own directories are open to everybody. The one around them is not.
-    assert place.stat().st_mode & 0o777 == 0o700
-    files = [os.path.join(top, name) for top, _, names in os.walk(place) for name in names]
-    sockets = [path for path in files if pathlib.Path(path).is_socket()]
-    assert len(sockets) > 1
-    # There is room for the longest process id, which is in the name of Ray's own.
-    assert max(map(len, sockets)) + 7 - len(str(running.pid)) <= 107
     running.send_signal(number)
     said = running.communicate(timeout=200)[1]
     if number == signal.SIGINT:
@@ -388,5 +376,3 @@ def test_nothing_is_left_behind(number, digits_dir, tmp_path):
     while set(processes_of(mark).values()) - agents and time.monotonic() < end:
         time.sleep(0.1)
     assert set(processes_of(mark).values()) <= agents
-    if number == signal.SIGINT:  # What a killed one leaves, the next one removes.
-        assert not place.exists()
