@@ -75,21 +75,6 @@ def test_global_labels_stay(num_classes, expected):
     np.testing.assert_array_equal(clients.train.of(0)[1], [3, 7, 3, 7, 3, 7])
 
 
-@pytest.mark.parametrize(("make_examples", "label_space"), [(tables, "local"), (images, "global")])
-def test_a_round_trains_every_client(make_examples, label_space):
-    clients = clients_of(make_examples, label_space=label_space)
-    body = pfl.mlp(clients.example_shape, seed=0, units=5)
-    model = pfl.SplitModel(body, num_outputs=clients.num_classes.max())
-    pflego = pfl.build_algorithm("pflego", model, local_steps=2)
-    with pfl.Simulation(
-        pflego, clients, pfl.Participation(2, 2), engine="in_process"
-    ) as simulation:
-        before = simulation.evaluate().train_loss
-        simulation.run_round()
-        after = simulation.evaluate().train_loss
-    assert np.all(after < before)
-
-
 TABLES = {"train": pairs_of(tables, TRAIN_SIZES), "test": pairs_of(tables, TEST_SIZES)}
 X, Y = TABLES["train"][1]
 
