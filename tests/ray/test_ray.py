@@ -23,6 +23,7 @@ from tests.algorithms.test_contract import NAMES, build
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import make_clients
 from tests.engines.agreement import assert_agreement, of_shapes
+from tests.resources import commands
 from tests.runs.test_tensorboard import assert_same_as_metrics
 from tests.starts import ROOT, started_program
 from tf_pflego import engines
@@ -328,18 +329,6 @@ def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capfd, caplo
     assert capfd.readouterr().err == ""  # Ray adds nothing of its own.
 
 
-def processes_of(mark):
-    """Those that were started in an environment with a mark: their commands by their ids."""
-    commands = {}
-    for path in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (path / "environ").read_bytes():
-                commands[path.name] = (path / "cmdline").read_bytes().split(b"\0")[0].decode()
-        except OSError:
-            pass
-    return commands
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
 def test_nothing_is_left_behind(number, digits_dir, tmp_path):
     """Nobody runs, so that nobody listens."""
@@ -360,7 +349,7 @@ def test_nothing_is_left_behind(number, digits_dir, tmp_path):
     while not metrics.exists() or not metrics.stat().st_size:
         assert running.poll() is None, running.stderr.read()
         time.sleep(0.05)
-    started = processes_of(mark)
+    started = commands(mark)
     assert len(started) > 3
     # All interfaces reach the cluster, so it asks for a token.
     (raylet,) = [process for process, name in started.items() if name.endswith("raylet")]
@@ -373,6 +362,6 @@ def test_nothing_is_left_behind(number, digits_dir, tmp_path):
     # After a kill, what Ray runs beside a node tries for a minute to report the node's end.
     agents = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"} if number == signal.SIGKILL else set()
     end = time.monotonic() + 200
-    while set(processes_of(mark).values()) - agents and time.monotonic() < end:
+    while set(commands(mark).values()) - agents and time.monotonic() < end:
         time.sleep(0.1)
-    assert set(processes_of(mark).values()) <= agents
+    assert set(commands(mark).values()) <= agents
