@@ -11,7 +11,7 @@ HUGE = str(10**30)
 # Each setting of runs and methods, with a method that has it.
 SETTINGS = {field.name: (field, "pflego") for field in dataclasses.fields(RunConfig)}
 for method, (config, _) in REGISTRY.items():
-    SETTINGS |= {field.name: (field, method) for field in dataclasses.fields(config)}
+    SETTINGS = {field.name: (field, method) for field in dataclasses.fields(config)} | SETTINGS
 
 
 def out_of_range(field):
@@ -245,14 +245,22 @@ def unlike(field):
         return f"--{field.name}"
     if field.metadata["choices"]:
         return f"--{field.name}={field.metadata['choices'][-1]}"
-    return f"--{field.name}={kind_of(field)(field.default / 2) or 1}"
+    number = field.default + 1 if kind_of(field) is int else field.default / 2 or 1
+    return f"--{field.name}={number}"
+
+
+def unread(field):
+    """What is said of a setting that another one lets nobody read."""
+    other, values = field.metadata["read_with"]
+    value = f"={' or '.join(values)}" if values else ""
+    return f"--{field.name} has no effect without --{other}{value}"
 
 
 # Flags that are given and not read; another flag then ends the program.
 IGNORED = [
     *(
-        ([unlike(field)], f"--{name} has no effect without --{field.metadata['read_with'][0]}")
-        for name, (field, method) in SETTINGS.items()
+        ([unlike(field)], unread(field))
+        for field, method in SETTINGS.values()
         if method == "pflego" and (field.metadata["read_with"] or ROUND_ROBIN) != ROUND_ROBIN
         if kind_of(field) is not str or field.metadata["choices"]
     ),
@@ -262,7 +270,6 @@ IGNORED = [
      "--classes_per_client=3"], "has no effect without --partition=round_robin"),
     (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
-    (["--schedule_rounds=300"], "--server_schedule=late_linear or last_fifth or cosine"),
     (["--split=last"], "--split has no effect without --client_column"),
     (["--ray_address=auto"], "--ray_address has no effect without --engine=ray"),
     (["--shard_resources=data=1"], "--shard_resources has no effect without --ray_address"),
