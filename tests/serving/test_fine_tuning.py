@@ -20,9 +20,9 @@ SEED, RATE, EPOCHS, BATCH = 11, 0.1, 3, 2
 TOLERANCE = 1e-5  # float32 against float64 over twelve steps on weights of order 1.
 
 
-@pytest.mark.parametrize("name", ["fedavg", thorough("local")])
+@pytest.mark.parametrize("name", ["per_fedavg", thorough("local")])
 def test_they_train_from_what_they_would_be_served(name, tiny_model, tiny_clients):
-    """FedAvg serves a client that never took part its shared network."""
+    """Per-FedAvg serves a step of each client from its shared network, which is no start here."""
     algorithm = algorithms.build(name, tiny_model, batch_size=2)
     simulation = Simulation(
         algorithm, tiny_clients.part(0, 1), Participation(1, 1), "in_process", SEED

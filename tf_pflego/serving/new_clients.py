@@ -103,7 +103,7 @@ class NewClients:
         self._model = model = served_model(algorithm, self._name) or split_model(algorithm)
         self._learn, self._loss = Traced(learning_on(model, rule)), Traced(model.loss)
         self._predict = Traced(self._served.predict, any_number=(1,))
-        next(self._starts())  # Who cannot learn on is told so before the work begins.
+        next(self._starts(True))  # Who cannot learn on is told so before the work begins.
 
     def __repr__(self) -> str:
         rate = self._rate or AUTO
@@ -168,7 +168,8 @@ class NewClients:
     ) -> list[Evaluation]:
         """Lets the clients train the whole network by plain SGD on mini-batches.
 
-        That is the method `local` from these weights. Source: PGFed, section 5.4 and Figure 4.
+        That is the method `local` from the weights that are served, before a method fine-tunes
+        them for a test. Source: PGFed, section 5.4 and Figure 4.
 
         Args:
           epochs: How many passes over its examples each client makes.
@@ -199,8 +200,8 @@ class NewClients:
         everybody = Participation(clients.num_clients, clients.num_clients)
         restarts = self._max_restarts
         with Simulation(local, clients, everybody, engine, self._seed, restarts) as training:
-            ids, starts = range(clients.num_clients), self._starts()
-            size = num_bytes(next(self._starts()))
+            ids, starts = range(clients.num_clients), self._starts(False)
+            size = num_bytes(next(self._starts(False)))
             for block in rows.blocks(len(ids), size):
                 start = [self._model.without_statistics(next(starts)) for _ in ids[block]]
                 stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
@@ -226,10 +227,13 @@ class NewClients:
 
     @functools.cached_property
     def _start(self):
-        return list(self._starts())
+        return list(self._starts(True))
 
-    def _starts(self):
-        """Yields the weights that each client would be served with."""
+    def _starts(self, fine_tuned):
+        """Yields the weights that each client would be served with.
+
+        They are fine-tuned if that is asked for, or if body and head come of it alone.
+        """
         algorithm, server_state = self._algorithm, self._server_state
         numbers = range(self._clients.num_clients)
         new_seeds = seeds.client_seeds(self._seed, "new_client", numbers)
@@ -237,7 +241,8 @@ class NewClients:
             classes = tf.constant(classes_of(algorithm, self._clients, client))
             state = algorithm.init_client(server_state, tf.constant(seed), classes)
             weights = self._served.weights(server_state, state)
-            if self._served.fine_tune is not None:
+            fine_tune = fine_tuned or not isinstance(weights, Weights)
+            if fine_tune and self._served.fine_tune is not None:
                 one = self._as_client(client, *self._clients.train.of(client))
                 weights = self._served.fine_tune(weights, one._replace(seed=tf.constant(seed)))
             if not isinstance(weights, Weights):
