@@ -1,6 +1,7 @@
 """What the kernel tells of processes and their memory (Linux), and a disk that is full."""
 
 import contextlib
+import os
 import pathlib
 import resource
 import signal
@@ -19,6 +20,19 @@ def is_running(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+
+
+def commands(text: str | os.PathLike, file: str = "environ") -> dict[int, str]:
+    """Returns the commands of processes with a text in their environment, by their ids.
+
+    With `file="cmdline"` it is in the command and its arguments, which end with a zero each.
+    """
+    found = {}
+    for place in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # It may have ended, or be another user's.
+            if os.fsencode(text) in (place / file).read_bytes():
+                found[int(place.name)] = (place / "cmdline").read_text().split("\0")[0]
+    return found
 
 
 def wait_until_gone(pid: int) -> None:

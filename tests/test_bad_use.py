@@ -56,12 +56,12 @@ USES = [
     (lambda s: pfl.NewClients(s, arrays()).curve([1], 1, "x"), "`seed` must be a finite number"),
     (lambda s: pfl.export_clients(s, [0], 3), "`output_dir` must be a path, text or os.PathLike"),
     (lambda s: pfl.export_shared_body(s, [], "x"), "`clients` must be the ids of at least one"),
-    (lambda s: pfl.fine_tune_new_clients(s, arrays(), 1.5, 0.1), "`epochs` must be a whole number"),
-    (lambda s: pfl.fine_tune_new_clients(s, arrays(), 1, 0),
-     "`learning_rate` must be above 0; got"),
-    (lambda s: pfl.fine_tune_new_clients(s, arrays(), 1, 1, -1), "`batch_size` must be at least 0"),
-    (lambda s: pfl.fine_tune_new_clients(s, 3, 1, 1), TypeError, "`clients` must be of the class"),
-    (lambda s: pfl.fine_tune_new_clients(s, arrays(), 1, 1, 1, "x"), "`engine` must be one of tff"),
+    (lambda s: pfl.NewClients(s, 3), TypeError, "`clients` must be of the class"),
+    (lambda s: pfl.NewClients(s, arrays(), 1, 0), "`learning_rate` must be above 0; got"),
+    (lambda s: pfl.NewClients(s, arrays()).trained(1), "a number for mini-batches, .* got 'auto'"),
+    (lambda s: pfl.NewClients(s, arrays(), 1, 1).trained(1.5), "`epochs` must be a whole number"),
+    (lambda s: pfl.NewClients(s, arrays(), 1, 1).trained(1, -1), "`batch_size` must be at least 0"),
+    (lambda s: pfl.NewClients(s, arrays(), 1, 1).trained(1, 1, "x"), "`engine` must be one of tff"),
 ]  # fmt: skip
 
 

@@ -41,7 +41,6 @@ _HOME = {
     "export_clients": "tf_pflego.serving.export",
     "export_shared_body": "tf_pflego.serving.shared_body",
     "federate": "tf_pflego.data",
-    "fine_tune_new_clients": "tf_pflego.serving.new_clients:fine_tune",
     "from_arrays": "tf_pflego.data",
     "from_table": "tf_pflego.data.tables.dealing",
     "from_tff": "tf_pflego.tff",
@@ -91,7 +90,6 @@ __all__ = [
     "export_clients",
     "export_shared_body",
     "federate",
-    "fine_tune_new_clients",
     "from_arrays",
     "from_table",
     "from_tff",
@@ -146,7 +144,6 @@ if TYPE_CHECKING:
     from tf_pflego.runs.training import run
     from tf_pflego.serving.export import export_clients
     from tf_pflego.serving.new_clients import NewClients
-    from tf_pflego.serving.new_clients import fine_tune as fine_tune_new_clients
     from tf_pflego.serving.shared_body import export_shared_body
     from tf_pflego.simulation.frozen_features import with_frozen_features
     from tf_pflego.simulation.simulation import Simulation

@@ -35,9 +35,8 @@ def right_calls(directory: pathlib.Path) -> list[partial]:
     pfl.run(pfl.RunConfig(**short, output_dir=run), clients=clients, local_steps=1)
     config = pfl.RunConfig(**short)
     stored = pfl.load_run(run, clients=clients)
-    new = pfl.NewClients(simulation, clients, 1)
+    new = pfl.NewClients(simulation, clients, 1, 0.1)
     exported = {"simulation": simulation, "clients": [0]}
-    tuned = {"simulation": simulation, "clients": clients}
     split = {"train": clients.train, "test": clients.test, "num_classes": [2, 2, 2]}
     private = {"algorithm": algorithm, "participation": drawn(), "num_rounds": 2}
     private |= {"noise_multiplier": 1.0, "clip_norm": 1.0}
@@ -83,9 +82,9 @@ def right_calls(directory: pathlib.Path) -> list[partial]:
         partial(simulation.change_clients),
         partial(pfl.build_simulation, run_config=config, clients=clients),
         partial(pfl.run, run_config=config, clients=clients),
-        partial(pfl.fine_tune_new_clients, **tuned, epochs=1, learning_rate=0.1),
-        partial(pfl.NewClients, **tuned),
+        partial(pfl.NewClients, simulation=simulation, clients=clients),
         partial(new.curve, shots=[1], draws=1),
+        partial(new.trained, epochs=1),
         partial(pfl.export_clients, **exported, output_dir=out, format="keras", overwrite=True),
         partial(pfl.export_shared_body, **exported, output_dir=directory / "body"),
         partial(pfl.load_run, directory=run),

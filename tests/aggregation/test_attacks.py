@@ -131,24 +131,7 @@ def test_who_does_not_attack_does_what_it_did(attack, tiny_model, tiny_clients):
     assert_identical([leaf[kept] for leaf in others], [leaf[kept] for leaf in clients])
 
 
-def test_a_method_whose_server_sees_single_uploads_is_refused(tiny_model):
-    with pytest.raises(ValueError, match="server of fedfomo must see of each client alone"):
-        attacked(build("fedfomo", tiny_model), "noise", 0.2)
-
-
 @of_tasks("regression")
 def test_only_classes_are_flipped(tiny_model, tiny_clients):
     with pytest.raises(ValueError, match="`attack` must be sign_flip or noise where there are no"):
         attacked(build("pflego", tiny_model), "label_flip", 0.2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("krum", 0.2), "`attack` must be one of sign_flip, label_flip, noise; got 'krum'"),
-        (("noise", 1.5), "`attackers` must be at most 1; got 1.5"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments, message, tiny_model):
-    with pytest.raises(ValueError, match=message):
-        attacked(build("pflego", tiny_model), *arguments)

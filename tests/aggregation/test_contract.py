@@ -17,10 +17,11 @@ from tests.algorithms.test_contract import (  # noqa: F401, for they are tests o
     test_the_seed_repeats_a_run_whoever_is_looked_at_in_between,
     whole_state,
 )
-from tests.comparison import assert_identical
-from tests.conftest import INPUTS
+from tests.comparison import assert_identical, assert_near
+from tests.conftest import INPUTS, make_clients
 from tests.engines.agreement import ENGINES, assert_agreement
 from tests.methods import each_of
+from tests.simulation.test_not_finite import exploding_clients
 from tf_pflego import models
 from tf_pflego.aggregation import wrapping
 from tf_pflego.aggregation.compression import COMPRESSIONS, compressed
@@ -38,6 +39,7 @@ WRAPPERS = {
     "secure": lambda algorithm, participation: pfl.secure(algorithm, clip_norm=1.0),
     "median": lambda algorithm, participation: pfl.robust(algorithm, "median"),
 }
+ATTACKED = WRAPPERS | {"attacked": lambda algorithm, _: pfl.attacked(algorithm, "noise", 0.5)}
 # Their servers see uploads of single clients, of which one is named, so that no wrapper takes them.
 REFUSED = {
     "fedamp": "theta/0",
@@ -146,7 +148,7 @@ def test_a_restored_run_goes_on_to_the_same_bits(case, tmp_path):
 @pytest.mark.parametrize("method", each_of(REFUSED, ("pgfed",)))
 def test_a_method_whose_server_sees_single_uploads_is_refused(method, tiny_clients):
     message = f"the server of {method} must see of each client alone: {REFUSED[method]} of shape"
-    for wrap in WRAPPERS.values() if method == "pgfed" else [WRAPPERS["median"]]:
+    for wrap in ATTACKED.values() if method == "pgfed" else [WRAPPERS["median"]]:
         with pytest.raises(ValueError, match=message):
             wrap(build(method, model()), Participation(tiny_clients.num_clients, 2))
 
@@ -155,10 +157,7 @@ def test_a_method_whose_server_sees_single_uploads_is_refused(method, tiny_clien
 def test_nothing_goes_around_privacy_and_secure_sums(inner, tiny_clients):
     participation = Participation(tiny_clients.num_clients, 2)
     outermost = WRAPPERS[inner](toy(), participation)
-    wrappers = WRAPPERS | {
-        "attacked": lambda algorithm, drawn: pfl.attacked(algorithm, "noise", 0.5)
-    }
-    for wrap in wrappers.values():
+    for wrap in ATTACKED.values():
         with pytest.raises(ValueError, match="must not be private nor have secure sums before it"):
             wrap(outermost, participation)
 
@@ -168,11 +167,62 @@ def test_a_method_that_uploads_nothing_is_refused():
         WRAPPERS["median"](build("local", model()), Participation(3, 2))
 
 
-def test_a_wrapper_that_does_nothing_changes_no_bit(tiny_clients):
-    plain, states = toy(), []
-    for algorithm in (plain, wrapping.wrapped(plain, wrapping.Wrapper())):
-        simulation = simulation_of(algorithm, tiny_clients)
+# (method, how far weights may be, how it is wrapped).
+SAME = {
+    "nothing": ("fedavg", 0, lambda plain: wrapping.wrapped(plain, wrapping.Wrapper())),
+    "all numbers": ("fedavg", 0, lambda plain: compressed(plain, "top_k", share=1)),
+    "a far bound": ("pflego", 1e-5, lambda plain: pfl.robust(plain, "norm_bound", clip_norm=1e6)),
+    "no share": ("fedavg", 1e-5, lambda plain: pfl.robust(plain, "trimmed_mean", trimmed_share=0)),
+    "many bits": ("fedavg", 2e-5, lambda plain: pfl.secure(plain, bits=32, clip_norm=9)),
+}
+
+
+@pytest.mark.parametrize("name", each_of(SAME, ("nothing", "a far bound", "many bits")))
+def test_a_wrapper_that_leaves_out_nothing_changes_nothing(name):
+    """Clients are of one size, since a robust sum counts each alike."""
+    method, tolerance, wrap = SAME[name]
+    plain, states = build(method, model()), []
+    for algorithm in (plain, wrap(plain)):
+        simulation = simulation_of(algorithm, make_clients((4, 4, 4)))
         for _ in range(3):
             simulation.run_round()
-        states.append(whole_state(simulation))
-    assert_identical(*states)
+        state = simulation.server_state
+        states.append(tf.nest.flatten(getattr(state, "method", state)))
+    assert_near(*states, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["top_k", "secure"])
+def test_who_is_not_finite_is_left_out(name):
+    clients, everybody = exploding_clients(model()), Participation(4, 4)
+    algorithm = WRAPPERS[name](build("pflego", model()), everybody)
+    simulation = simulation_of(algorithm, clients, participation=everybody)
+    record = simulation.run_round()
+    assert (record["participants"], record["not_finite_clients"]) == (3, [1])
+    moved = simulation.server_state.method.theta[0] - model().initial_theta[0]
+    assert 0 < np.abs(moved).max() < 1
+
+
+# (function, arguments, what is said)
+REFUSALS = [
+    (compressed, {"compression": "zip"},
+     "`compression` must be one of quantized, masked, top_k; got 'zip'"),
+    (compressed, {"bits": 0}, "`bits` must be at least 1; got 0. Raise `bits`"),
+    (compressed, {"bits": 17}, "`bits` must be at most 16; got 17. Lower `bits`"),
+    (compressed, {"compression": "top_k", "share": 0.0}, "`share` must be above 0; got 0.0. Raise"),
+    (compressed, {"compression": "masked", "share": 1.5}, "`share` must be at most 1; got 1.5. L"),
+    (pfl.robust, {"robust_sum": "krum"}, "`robust_sum` must be one of norm_bound, median"),
+    (pfl.robust, {"robust_sum": "norm_bound"}, "`clip_norm` must be a finite number; got None"),
+    (pfl.robust, {"robust_sum": "norm_bound", "clip_norm": 0}, "`clip_norm` must be above 0"),
+    (pfl.robust, {"robust_sum": "median", "trimmed_share": 0.5}, "`trimmed_share` must be below 0"),
+    (pfl.attacked, {"attack": "krum", "attackers": 0.2},
+     "`attack` must be one of sign_flip, label_flip, noise; got 'krum'"),
+    (pfl.attacked, {"attack": "noise", "attackers": 1.5}, "`attackers` must be at most 1; got 1.5"),
+    *((pfl.secure, {"clip_norm": 1.0} | wrong, f"`{next(iter(wrong))}` must be")
+      for wrong in ({"bits": 33}, {"bits": 1}, {"clip_norm": 0}, {"clip_norm": "adaptive"})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrap", "arguments", "message"), REFUSALS)
+def test_wrong_arguments_are_refused(wrap, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        wrap(toy(), **arguments)

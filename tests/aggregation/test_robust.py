@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.aggregation.probe import probe
-from tests.algorithms.test_contract import build, whole_state
-from tests.comparison import assert_near
+from tests.algorithms.test_contract import build
 from tests.conftest import make_clients
 from tests.methods import thorough
 from tf_pflego.aggregation import compression
@@ -111,27 +110,6 @@ def test_the_centre_of_equal_uploads_is_their_mean(name, received):
     np.testing.assert_allclose(result.summed, vectors[0], rtol=FLOAT32)
 
 
-@pytest.mark.parametrize(
-    ("method", "name", "options"),
-    [
-        ("pflego", "norm_bound", {"clip_norm": 1e6}),
-        thorough("fedavg", "trimmed_mean", {"trimmed_share": 0}),
-    ],
-)
-def test_what_leaves_out_nothing_is_the_method_where_clients_are_of_one_size(
-    method, name, options, tiny_model
-):
-    clients = make_clients((4, 4, 4), (2, 4, 3), (2, 3, 2))
-    states = []
-    plain = build(method, tiny_model)
-    for algorithm in (plain, robust(plain, name, **options)):
-        with Simulation(algorithm, clients, Participation(3, 2), "in_process", 6) as simulation:
-            for _ in range(3):
-                simulation.run_round()
-            states.append(whole_state(simulation))
-    assert_near(*states, atol=FLOAT32, rtol=1e-5)
-
-
 @of_all_sums
 def test_who_uploads_what_is_not_finite_is_left_out_of_the_round(name, received):
     vectors = vectors_of(3)
@@ -158,17 +136,3 @@ def test_a_robust_sum_inside_of_another_is_refused(tiny_model):
     median = robust(build("pflego", tiny_model), "median")
     with pytest.raises(ValueError, match="must see of each client alone"):
         robust(median, "norm_bound", clip_norm=1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"robust_sum": "krum"}, "`robust_sum` must be one of norm_bound, median"),
-        ({"robust_sum": "norm_bound"}, "`clip_norm` must be a finite number; got None"),
-        ({"robust_sum": "norm_bound", "clip_norm": 0}, "`clip_norm` must be above 0"),
-        ({"robust_sum": "median", "trimmed_share": 0.5}, "`trimmed_share` must be below 0.5"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments, message, tiny_model):
-    with pytest.raises(ValueError, match=message):
-        robust(build("pflego", tiny_model), **arguments)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tests.algorithms.everything import build_everything
 from tests.comparison import assert_identical
 from tests.conftest import build_method, make_clients
-from tests.methods import each_of, thorough
+from tests.methods import each_of
 from tf_pflego import algorithms
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import Participation
@@ -343,27 +343,6 @@ def test_bytes_of_a_round_follow_from_the_messages(tiny_model, tiny_clients):
     for name, (down, up) in expected.items():
         record = simulation_of(build(name, tiny_model), tiny_clients).run_round()
         assert (record["bytes_down"], record["bytes_up"]) == (2 * down, 2 * up), name
-
-
-@pytest.mark.parametrize(
-    ("name", "models"),
-    [("pgfed", [3, 2]), thorough("pgfedmo", [3, 2]), thorough("pgfed_ce", [2, 2])],
-)
-def test_the_models_that_pgfed_moves(tiny_model, tiny_clients, name, models):
-    """As its paper and docs/methods.md say: 2.5 or 2 times those of FedAvg, beside scalars.
-
-    Down, 3 I: g1 and who took part, of all I clients, and a_i. Up, I + 2: a_i, g1_i and alpha_i,
-    the last of which FedAvg uploads too.
-    """
-    size, count = sum(w.size for w in tiny_model.initial_theta) + 3 * 6, tiny_clients.num_clients
-    for algorithm, down, up in ((name, 3 * count, count + 2), ("fedavg", 0, 1)):
-        simulation = simulation_of(build(algorithm, tiny_model), tiny_clients)
-        simulation.run_round()
-        record = simulation.run_round()  # The first in which there are others' gradients.
-        assert record["participants"] == 2
-        moved = [record[key] // (2 * 4) for key in ("bytes_down", "bytes_up")]
-        of_models = models if algorithm == name else [1, 1]
-        assert moved == [of_models[0] * size + down, of_models[1] * size + up]
 
 
 def test_configurations_name_what_they_refuse(tiny_model):

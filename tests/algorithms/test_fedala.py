@@ -1,4 +1,4 @@
-"""FedALA against a float64 oracle, and at the limits of its mixing weights."""
+"""FedALA against a float64 oracle."""
 
 import numpy as np
 import tensorflow as tf

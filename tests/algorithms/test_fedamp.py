@@ -1,4 +1,4 @@
-"""FedAMP against a float64 oracle, and at the limits of its attention."""
+"""FedAMP against a float64 oracle."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""FedAS against a float64 oracle, and where it is FedPer."""
+"""FedAS against a float64 oracle."""
 
 import numpy as np
 import pytest

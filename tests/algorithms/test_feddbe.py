@@ -1,4 +1,4 @@
-"""FedDBE against a float64 oracle, where it is FedAvg, and its first exchange with all clients."""
+"""FedDBE against a float64 oracle, and its first exchange with all clients."""
 
 import numpy as np
 import pytest

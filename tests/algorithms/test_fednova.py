@@ -1,4 +1,4 @@
-"""FedNova against a float64 oracle, and beside FedAvg."""
+"""FedNova against a float64 oracle."""
 
 import numpy as np
 

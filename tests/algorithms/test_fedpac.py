@@ -1,4 +1,4 @@
-"""FedPAC against a float64 oracle that draws the same batches, and where it is FedRep."""
+"""FedPAC against a float64 oracle that draws the same batches."""
 
 import dataclasses
 

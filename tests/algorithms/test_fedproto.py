@@ -1,4 +1,4 @@
-"""FedProto against a float64 oracle, and where it is `local`."""
+"""FedProto against a float64 oracle."""
 
 import dataclasses
 

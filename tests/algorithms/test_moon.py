@@ -1,4 +1,4 @@
-"""MOON against a float64 oracle, and where it is FedAvg."""
+"""MOON against a float64 oracle."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""MR-MTL against a float64 oracle, and at the limits of its pull."""
+"""MR-MTL against a float64 oracle."""
 
 from tests.algorithms.mini_batches import (
     DROPPED,

@@ -75,21 +75,6 @@ def test_global_labels_stay(num_classes, expected):
     np.testing.assert_array_equal(clients.train.of(0)[1], [3, 7, 3, 7, 3, 7])
 
 
-@pytest.mark.parametrize(("make_examples", "label_space"), [(tables, "local"), (images, "global")])
-def test_a_round_trains_every_client(make_examples, label_space):
-    clients = clients_of(make_examples, label_space=label_space)
-    body = pfl.mlp(clients.example_shape, seed=0, units=5)
-    model = pfl.SplitModel(body, num_outputs=clients.num_classes.max())
-    pflego = pfl.build_algorithm("pflego", model, local_steps=2)
-    with pfl.Simulation(
-        pflego, clients, pfl.Participation(2, 2), engine="in_process"
-    ) as simulation:
-        before = simulation.evaluate().train_loss
-        simulation.run_round()
-        after = simulation.evaluate().train_loss
-    assert np.all(after < before)
-
-
 TABLES = {"train": pairs_of(tables, TRAIN_SIZES), "test": pairs_of(tables, TEST_SIZES)}
 X, Y = TABLES["train"][1]
 
@@ -108,16 +93,12 @@ def with_nan(row):
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"train": [], "test": []}, ValueError,
-         "there must be at least one client; got none. Add clients"),
         ({"test": TABLES["test"][:1]}, ValueError,
          "`train` and `test` must have one pair for each client; got 2 and 1 pairs. Leave out"),
         (second((X, Y, Y)), TypeError,
          r"client 1's train data must be a pair \(examples, labels\); got 3 parts. Give one"),
         ({"train": (X, Y), "test": (X, Y)}, TypeError,
          "client 0's train data must be a pair .*; got ndarray. Give one pair per client"),
-        (second((X[:0], Y[:0]), "test"), ValueError,
-         "every client must have test examples; client 1 has no test examples. Leave it out"),
         (second((X[:8], Y)), ValueError, r"client 1's train examples must be \[9, ...\], one for "
          r"each of its labels; got shape \(8, 4\). Give every"),
         (second(([[1.0, 2.0, 3.0, 4.0], [5.0]], [0, 3])), ValueError,
@@ -126,16 +107,10 @@ def with_nan(row):
          r"float64 of shape \(4,\); got float64 of shape \(3,\). Prepare"),
         (second((X.astype(np.uint8), Y)), ValueError,
          "client 1's train examples must be like client 0's, float64 .*; got uint8 of shape"),
-        ({"test": pairs_of(lambda size: np.zeros((size, 4), np.uint8), TEST_SIZES)}, ValueError,
-         r"must have one dtype and one shape; got float32 \(4,\) for train and uint8 \(4,\) for"),
-        (second((with_nan(5), Y)), ValueError,
-         "client 1's train examples must be finite in float32; got nan in its example 5"),
         (second((X, Y.astype(np.float32))), TypeError,
          "client 1's train labels must be integers; got float32. If these are classes, "
          r"number them with `np.unique\(labels, return_inverse=True\)`, .* `task='regression'`"),
         (second((X, Y == 3)), TypeError, "client 1's train labels must be integers; got bool"),
-        (second((X, Y[:, None])), ValueError,
-         r"client 1's train labels must be of rank 1; got shape \(9, 1\). Flatten"),
         (second((X, np.eye(10, dtype=int)[Y])), ValueError,
          r"client 1's train labels must be of rank 1, one .*; got shape \(9, 10\). If they are "
          r"one-hot, convert them with `labels.argmax\(axis=1\)`"),

@@ -13,7 +13,7 @@ from tests.devices.federation import NAMES, Site, clients_like, config_of, site_
 from tf_pflego.devices import preview
 from tf_pflego.devices.client import Resident
 from tf_pflego.devices.client_directory import Journal
-from tf_pflego.devices.definition import Definition, DefinitionError, sample_of
+from tf_pflego.devices.definition import Definition, DefinitionError
 from tf_pflego.runs import build
 from tf_pflego.runs.config import RunConfig
 
@@ -133,9 +133,10 @@ def test_labels_may_be_names_of_classes():
     named = [site_of(k) for k in range(3)]
     for site in named:
         site |= {key: names[site[key]] for key in ("train_labels", "test_labels")}
-    every = {key: np.concatenate([site[key] for site in named]) for key in named[0]}
-    config = config_of(clients_per_round=1)
-    definition = Definition.of(config, {}, sample_of(config, every), ["x", "y"])
+    every = {key: np.concatenate([site_of(k)[key] for k in range(3)]) for key in named[0]}
+    pairs = ([(every[f"{one}_examples"], every[f"{one}_labels"])] for one in ("train", "test"))
+    sample = pfl.from_arrays(*pairs, class_names=names)
+    definition = Definition.of(config_of(clients_per_round=1), {}, sample, ["x", "y"])
     client = definition.client("y", named[1])
     assert client.class_names_of(0) == ("bee", "cat")
     assert definition.algorithm().model.num_classes == 4

@@ -10,11 +10,11 @@ import tempfile
 
 import execute_notebook
 import nbformat
-import psutil
 import pytest
 
 import tf_pflego as pfl
 from tests.docs.notebooks import printed_by
+from tests.resources import commands
 
 STORED = nbformat.read(execute_notebook.NOTEBOOK, as_version=4)
 CODE = [number for number, cell in enumerate(STORED.cells) if cell.cell_type == "code"]
@@ -34,17 +34,6 @@ def tags(number):
 def kinds(cell):
     """Returns of what kind a cell's other outputs are, such as pictures."""
     return [sorted(output.data) for output in cell.outputs if output.output_type != "stream"]
-
-
-def processes_with(variable):
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if variable in process.environ() and process.pid != os.getpid():
-                found.append(process.cmdline())
-        except psutil.Error:  # It has ended, or is another user's.
-            continue
-    return found
 
 
 def executed():
@@ -67,7 +56,7 @@ def executed():
         # Python compiles what TensorFlow writes there and removes again.
         left = [path.name for path in temporary.iterdir() if path.name != "__pycache__"]
         left += [name for name in (".ipython", ".jupyter", ".local") if (home / name).exists()]
-        left += processes_with(mark)
+        left += commands(mark).values()
     return notebook, files, left
 
 

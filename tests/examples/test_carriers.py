@@ -15,6 +15,7 @@ import ssl
 import pytest
 
 from tests.examples import carriers
+from tests.resources import commands
 from tests.starts import ROOT
 from tf_pflego.devices import frames
 
@@ -39,7 +40,7 @@ def tried(directory, start_carrier, clients):
         yield started, directory
         (directory / "sockets" / "ended").touch()
         started.wait_for(lambda: not any(path.exists() for path in sockets))
-    started.wait_for(lambda: not processes_of(directory))
+    started.wait_for(lambda: not commands(directory))
 
 
 def assert_carries(sockets):
@@ -59,22 +60,13 @@ def assert_carries(sockets):
         link.close()
 
 
-def processes_of(directory):
-    """Returns the processes that have been started for a directory, whoever has started them."""
-    numbers = []
-    for place in pathlib.Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if os.fsencode(directory) in (place / "environ").read_bytes():
-                numbers.append(place)
-    return numbers
-
-
 def listens_of(directory):
     """Returns the (address, port) pairs at which processes of a directory listen."""
     names = set()
-    for place in processes_of(directory):
+    for number in commands(directory):
         with contextlib.suppress(OSError):
-            names.update(os.readlink(descriptor) for descriptor in (place / "fd").iterdir())
+            places = pathlib.Path(f"/proc/{number}/fd").iterdir()
+            names.update(os.readlink(descriptor) for descriptor in places)
     tables = [pathlib.Path(f"/proc/net/{kind}").read_text() for kind in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table.splitlines()]
     listening = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in names]
@@ -91,7 +83,7 @@ def test_sockets_vanish_with_a_superlink_that_dies(tmp_path):
             superlink.kill()
             superlink.wait()
             waiting.wait_for(lambda: not any((directory / "sockets").glob("*.socket")))
-    waiting.wait_for(lambda: not processes_of(directory))
+    waiting.wait_for(lambda: not commands(directory))
 
 
 @needs_flower

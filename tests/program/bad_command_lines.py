@@ -1,97 +1,64 @@
 """Bad command lines with what is said of each, and the remedy."""
 
+import dataclasses
+
+from tf_pflego.algorithms import REGISTRY
+from tf_pflego.core.settings import kind_of
+from tf_pflego.runs.config import RunConfig
+
 INT_LIMIT, FLOAT_LIMIT, SEED_LIMIT = "1000000000", "1e+18", str(2**63 - 1)
 HUGE = str(10**30)
+# Each setting of runs and methods, with a method that has it.
+SETTINGS = {field.name: (field, "pflego") for field in dataclasses.fields(RunConfig)}
+for method, (config, _) in REGISTRY.items():
+    SETTINGS = {field.name: (field, method) for field in dataclasses.fields(config)} | SETTINGS
 
-# The least value of each whole number of the run and of its methods; a method that has it.
-WHOLE = {
-    "num_rounds": (1, "pflego"),
-    "num_clients": (0, "pflego"),
-    "classes_per_client": (0, "pflego"),
-    "min_examples": (1, "pflego"),
-    "new_clients": (0, "pflego"),
-    "new_client_epochs": (0, "pflego"),
-    "eval_every": (1, "pflego"),
-    "train_loss_every": (1, "pflego"),
-    "eval_clients": (0, "pflego"),
-    "checkpoint_every": (0, "pflego"),
-    "checkpoints_kept": (1, "pflego"),
-    "local_steps": (1, "pflego"),
-    "local_epochs": (1, "pgfed"),
-    "batch_size": (0, "pgfed"),
-    "personal_steps": (1, "pfedme"),
-    "models_received": (1, "fedfomo"),
-    "fine_tuning_steps": (0, "fedbabu"),
-    "schedule_rounds": (0, "pflego"),
-    "head_epochs": (0, "fedrep"),
-    "num_clusters": (1, "ifca"),
-    "body_steps": (0, "fedrep"),
-}
-# Numbers that must be above 0.
-ABOVE = {
-    "dirichlet_alpha": "pflego",
-    "activation_gigabytes": "pflego",
-    "new_client_learning_rate": "pflego",
-    "client_learning_rate": "pgfed",
-    "server_learning_rate": "pflego",
-    "envelope_weight": "pfedme",
-    "validation_share": "fedfomo",
-    "covariance_shrinkage": "pfedfda",
-}
+
+def out_of_range(field):
+    """Yields values that a setting does not take, and what is said of each and as the remedy."""
+    for limit, number in field.metadata["limits"].items():
+        step = {"at_least": -1, "at_most": 1}.get(limit, 0)
+        remedy = "Raise" if limit in ("at_least", "above") else "Lower"
+        yield number + step, f"must be {limit.replace('_', ' ')} {number}; got", remedy
+    if field.metadata["choices"]:
+        yield "nothing", f"must be one of {', '.join(field.metadata['taken'])}; got", "Correct"
+
 
 OF_TABLE = ["--table={tmp}/pupils.csv", "--client_column=school", "--label_column=passed"]
 
 ROWS = [
-    # Whole numbers.
     *(
-        ([f"--algorithm={method}", f"--{name}={least - 1}"], f"at least {least}; got", "Raise")
-        for name, (least, method) in WHOLE.items()
+        (
+            [f"--algorithm={method}", f"--{name}={value}"],
+            f"--{name} {said} ",
+            f"{remedy} --{name}",
+        )
+        for name, (field, method) in SETTINGS.items()
+        for value, said, remedy in out_of_range(field)
     ),
-    # One function reads them all.
+    # Whole numbers.
     (["--algorithm=fedrep", f"--body_steps={HUGE}"], f"at most {INT_LIMIT}; got", "Lower"),
     (["--algorithm=fedrep", "--body_steps=1.5"], "a whole number; got '1.5'", "Correct"),
     (["--num_rounds="], "--num_rounds must be a whole number; got ''", "Correct --num_rounds"),
     (["--num_rounds"], "--num_rounds must have a value; got none", "Write --num_rounds=VALUE"),
     (["--num_rounds=" + 5000 * "9"], "--num_rounds must be a whole number; got '9999", "Correct"),
-    (["--clients_per_round=-3"], "at least 1; got -3", "Raise --clients_per_round"),
-    (["--seed=-1"], "--seed must be at least 0; got -1", "Raise --seed"),
     ([f"--seed={2**63}"], f"--seed must be at most {SEED_LIMIT}; got {2**63}", "Lower --seed"),
     # Numbers.
-    *(
-        ([f"--algorithm={method}", f"--{name}=0"], "must be above 0; got 0.0", "Raise")
-        for name, method in ABOVE.items()
-    ),
     (["--algorithm=pfedme", "--envelope_weight=nan"], "a finite number; got nan", "Correct"),
     (["--algorithm=pfedme", "--envelope_weight=-inf"], "a finite number; got -inf", "Correct"),
     (["--algorithm=pfedme", "--envelope_weight=1e-60"], "at least 1.2e-38 in size", "Raise"),
     (["--server_learning_rate=1e300"], f"at most {FLOAT_LIMIT}; got 1e+300", "Lower --server_l"),
     (["--client_learning_rate=inf"], "a finite number or auto; got inf", "Correct --client_lear"),
     (["--client_learning_rate=fast"], "must be a number or auto; got 'fast'", "Correct --client_"),
-    (["--algorithm=pgfed", "--momentum=1.5"], "--momentum must be at most 1; got 1.5", "Lower"),
-    (["--algorithm=pgfed", "--momentum=-0.1"], "must be at least 0; got -0.1", "Raise --momentum"),
-    (["--algorithm=pfedfda", "--covariance_identity=-1"], "must be at least 0; got -1.0", "Raise"),
-    (["--algorithm=apfl", "--mixing=2"], "--mixing must be at most 1; got 2.0", "Lower --mixing"),
-    (["--algorithm=fedfomo", "--validation_share=1"], "must be below 1; got 1.0", "Lower --valid"),
-    (["--algorithm=pgfedmo", "--risk_momentum=1"], "must be below 1; got 1.0", "Lower --risk_mo"),
     (["--algorithm=fedper", "--client_learning_rate=auto"], "a finite number; got 'auto'", "Corr"),
     (["--head_solver=adam", "--client_learning_rate=auto"], "a number for Adam", "Try --client_"),
     # Choices and truth values.
     (["--algorithm=sgd"], "--algorithm must be one of pflego, ", "got 'sgd'. Correct --algorithm"),
     (["--algorithm="], "--algorithm must be one of pflego, ", "got ''. Correct --algorithm"),
     (["--algorithm=pflgo"], "got 'pflgo'. Did you mean pflego?", "Correct --algorithm"),
-    (["--engine=gpu"], "one of tff, in_process, ray, devices; got 'gpu'", "Correct --eng"),
     (["--dataset=MNIST"], "--dataset must be one of digits, ", "got 'MNIST'. Did you mean mnist?"),
     (["--dataset=mnits"], "got 'mnits'. Did you mean mnist?", "Correct --dataset"),
-    (["--network=resnet"], "--network must be one of auto, mlp", "Correct --network"),
-    (["--partition=iid"], "--partition must be one of auto, round_robin", "Correct --partition"),
-    (["--participation=all"], "--participation must be one of fixed, binomial, range, cyclic",
-     "Correct"),
-    (["--personalization=max"], "--personalization must be one of high, medium, no", "Correct"),
-    (["--label_space=mine"], "--label_space must be one of local, global", "Correct"),
-    (["--head_solver=sgd"], "--head_solver must be one of gd, ", "Correct --head_solver"),
-    (["--server_optimizer=lamb"], "--server_optimizer must be one of adam, ", "Correct"),
     (["--server_optimizer=none"], "yogi, adagrad, muon; got 'none'", "Correct"),
-    (["--server_schedule=linear"], "one of constant, late_linear, last_fifth, cosine", "Correct"),
     (["--server_schedule=cosine", "--schedule_rounds=5", "--num_rounds=6"], "--schedule_rounds "
      "must be 0 or at least the 6 rounds of the run", "Raise --schedule_rounds"),
     (["--download=maybe"], "--download must be true or false; got 'maybe'", "Correct --download"),
@@ -169,7 +136,6 @@ ROWS = [
     ),
     (["--engine=ray", "--shard_resources=data=1_0"], "got 'data=1_0'", "Set e.g. --shard_res"),
     # A Ray cluster.
-    (["--num_shards=0"], "--num_shards must be at least 1; got 0", "Raise --num_shards"),
     (["--engine=ray", "--num_shards=10001"], "--num_shards must be at most 10000; got",
      "Lower --num_shards"),
     (["--engine=ray", "--ray_address=10.0.0.1"],
@@ -179,7 +145,6 @@ ROWS = [
      "Write it as"),
     (["--engine=ray", "--ray_address=ray://head:10001"], "HOST:PORT, auto or empty; got 'ray://he",
      "Write it as"),
-    (["--cpus_per_shard=-1"], "--cpus_per_shard must be at least 0; got -1.0", "Raise --cpus_per"),
     (["--engine=ray", "--cpus_per_shard=1.5"], "must be a whole number, or a part of one",
      "Correct --cpus_per_sh"),
     (["--engine=ray", "--gpus_per_shard=0.00001"], "a part of one from 0.0001 on; got 1e-05",
@@ -191,8 +156,6 @@ ROWS = [
      "Set e.g. --shard_resources"),
     (["--engine=ray", "--shard_resources=GPU=1"], "other resources than CPU and GPU",
      "Set --gpus_per_shard inst"),
-    (["--node_deadline=0"], "--node_deadline must be above 0; got 0.0", "Raise --node_deadline"),
-    # Uploads.
     (["--compression=quantized:17"], "--compression must be at most 16; got 17", "Lower --compr"),
     (["--attack=noise:some"], "--attack must be a finite number; got 'some'", "Correct --attack"),
     (["--robust_sum=median:0.1"], "--robust_sum must be one of median; got 'median:0.1'", "Did"),
@@ -206,11 +169,6 @@ ROWS = [
     ([*OF_TABLE, "--num_clients=5"], "--num_clients must be left out with --client_colu", "Leave"),
     ([*OF_TABLE, "--partition=groups"], "--partition must be left out with --client_colum", "Leav"),
     ([*OF_TABLE, "--permuted_clients=0.5"], "--permuted_clients must be left out with", "Leave it"),
-    ([*OF_TABLE, "--missing=zero"], "--missing must be one of refuse, mean, drop; got 'zero'",
-     "Correct --missing"),
-    ([*OF_TABLE, "--small_clients=keep"], "--small_clients must be one of refuse, drop, merge",
-     "Correct --small_clients"),
-    ([*OF_TABLE, "--min_rows=1"], "--min_rows must be at least 2; got 1", "Raise --min_rows"),
     ([*OF_TABLE, "--task=ranking"], "--task must be one of classification, ", "Correct --task"),
     (["--dataset=movielens", "--num_rounds=1"], "--dataset must be one of digits, ",
      "Correct --dataset"),
@@ -278,30 +236,42 @@ WITH_TABLE = [
     (["--missing=mean", "--clients_per_round=3"], "must be in [1, num_clients=2]; got 3", "Lower"),
 ]  # fmt: skip
 
+ROUND_ROBIN = ("partition", ("round_robin",))
+
+
+def unlike(field):
+    """A flag that gives a setting another value than its default."""
+    if kind_of(field) is bool:
+        return f"--{field.name}"
+    if field.metadata["choices"]:
+        return f"--{field.name}={field.metadata['choices'][-1]}"
+    number = field.default + 1 if kind_of(field) is int else field.default / 2 or 1
+    return f"--{field.name}={number}"
+
+
+def unread(field):
+    """What is said of a setting that another one lets nobody read."""
+    other, values = field.metadata["read_with"]
+    value = f"={' or '.join(values)}" if values else ""
+    return f"--{field.name} has no effect without --{other}{value}"
+
+
 # Flags that are given and not read; another flag then ends the program.
 IGNORED = [
-    (["--dirichlet_alpha=0.5"], "--dirichlet_alpha has no effect without --partition=dirichlet"),
-    (["--class_mask"], "--class_mask has no effect without --label_space=global"),
-    (["--min_examples=50"], "--min_examples has no effect without --partition=dirichlet"),
+    *(
+        ([unlike(field)], unread(field))
+        for field, method in SETTINGS.values()
+        if method == "pflego" and (field.metadata["read_with"] or ROUND_ROBIN) != ROUND_ROBIN
+        if kind_of(field) is not str or field.metadata["choices"]
+    ),
     (["--partition=dirichlet", "--personalization=no"], "--personalization has no effect without "
      "--partition=round_robin"),
     (["--partition=dirichlet",
      "--classes_per_client=3"], "has no effect without --partition=round_robin"),
-    (["--shift=invert"], "--shift has no effect without --shifted_clients"),
     (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
-    (["--schedule_rounds=300"], "--server_schedule=late_linear or last_fifth or cosine"),
     (["--split=last"], "--split has no effect without --client_column"),
-    (["--min_rows=5"], "--min_rows has no effect without --client_column"),
-    (["--overwrite"], "--overwrite has no effect without --output_dir"),
-    (["--checkpoint_every=5"], "--checkpoint_every has no effect without --output_dir"),
-    (["--checkpoints_kept=5"], "--checkpoints_kept has no effect without --output_dir"),
-    (["--tensorboard"], "--tensorboard has no effect without --output_dir"),
-    (["--new_client_epochs=5"], "--new_client_epochs has no effect without --new_clients"),
-    (["--new_client_learning_rate=5"], "has no effect without --new_clients"),
-    (["--num_shards=3"], "--num_shards has no effect without --engine=ray"),
     (["--ray_address=auto"], "--ray_address has no effect without --engine=ray"),
     (["--shard_resources=data=1"], "--shard_resources has no effect without --ray_address"),
-    (["--node_deadline=5"], "--node_deadline has no effect without --ray_address"),
     (["--server_mixing=0.5"], "pflego has no --server_mixing"),
 ]  # fmt: skip

@@ -21,7 +21,6 @@ from tests.starts import (
     finished,
     in_this_process,
     messages_of,
-    program,
     started_program,
     wait_for_rounds,
 )
@@ -144,26 +143,6 @@ def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir, capsys):
     assert "fedavg has no --risk_weight; it is ignored" in result.stderr
     assert "--schedule_rounds has no effect without --server_schedule=late_l" in result.stderr
     assert "served worst" in result.stdout  # Also without an output directory.
-
-
-BLOCKED = """
-import sys
-sys.modules["tensorflow_federated"] = None  # Its import then raises ImportError.
-from tf_pflego.main import entry_point
-entry_point()
-"""
-
-
-@pytest.mark.lines("tff")
-@pytest.mark.thorough
-def test_without_tensorflow_federated(digits_dir):
-    result = program(*SMALL, "--num_rounds=2", digits_dir=digits_dir, code=BLOCKED)
-    assert result.returncode == 0, result.stderr
-    refused = started_program(
-        "--dataset=digits", "--engine=tff", digits_dir=digits_dir, code=BLOCKED
-    )
-    assert_refused(refused, "pip install --no-deps -r requirements.txt", "--engine=in_process")
-    assert "starting TensorFlow" not in refused.stderr
 
 
 def worker_of(running):

@@ -35,7 +35,7 @@ def test_the_curve_has_few_examples_of_each_class(simulation):
 def test_the_automatic_rate_is_refused_where_the_network_moves():
     with (
         simulation_of(small_cnn(), clients_of(images), "pgfed") as simulation,
-        pytest.raises(ValueError, match="must be a number for pgfed, whose clients train the wh"),
+        pytest.raises(ValueError, match="must be a number for pgfed, where the whole net"),
     ):
         pfl.NewClients(simulation, clients_of(more_images))
 

@@ -160,25 +160,17 @@ def test_statistics_of_what_is_trained_leave_the_run(clients):
         assert_near([simulation.client_model(0)(of_client)], simulation.predict()[:1], atol=1e-5)
 
 
-def test_clients_that_join_come_with_images(model, hidden, clients):
-    made = []
-    for one in (model, hidden):
-        with simulation_of(one, clients) as simulation:
-            simulation.run(1)
-            simulation.change_clients(leave=[0], join=clients_of(other_images))
-            made.append(learnt(simulation))
-    assert_near(*made, **NEAR)
-
-
-def test_new_clients_come_with_images(model, hidden, clients):
+def test_new_clients_and_those_that_join_come_with_images(model, hidden, clients):
     new, made = clients_of(other_images), []
     for one in (model, hidden):
         with simulation_of(one, clients) as simulation:
             simulation.run(1)
             by_head = pfl.NewClients(simulation, new, steps=5).learnt()
-            by_all = pfl.fine_tune_new_clients(simulation, new, epochs=1, learning_rate=0.1)
+            by_all = pfl.NewClients(simulation, new, learning_rate=0.1).trained(1)
             predicted = [client.predictions() for client in by_head]
-            made.append([*predicted, *(after.train_loss for after in by_all)])
+            predicted += [after.train_loss for after in by_all]
+            simulation.change_clients(leave=[0], join=new)
+            made.append([*predicted, *learnt(simulation)])
     assert_near(*made, **NEAR)
 
 

@@ -4,7 +4,6 @@ import pytest
 
 import tf_pflego as pfl
 from tests.starts import assert_refused, in_this_process
-from tf_pflego.system.lock import DirectoryLock
 
 FILES = {
     "broken.py": "import tf_pflego\n\ncells = (\n",
@@ -99,12 +98,3 @@ def test_python_objects_and_unknown_cells_are_refused(tmp_path, tiny_clients):
     (tmp_path / "sweep.json").write_text('{"cells": [')
     with pytest.raises(ValueError, match="`path` must be the directory of a sweep;"):
         pfl.load_sweep(tmp_path)
-
-
-def test_a_sweep_in_use_is_refused_in_python(tmp_path):
-    lock = DirectoryLock(tmp_path)
-    try:
-        with pytest.raises(ValueError, match="`output_dir` must not be in use; another sweep"):
-            pfl.sweep(pfl.Experiment([{}]), tmp_path)
-    finally:
-        lock.release()

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.resources import wait_until_gone
+from tests.resources import commands, wait_until_gone
 from tests.starts import ROOT, TIMEOUT_SECONDS, in_this_process
 from tests.starts import finished as ended
 from tests.sweeps import own
@@ -38,15 +38,7 @@ def wait_until(is_so, running):
 
 def processes_of(directory):
     """Returns the ids of the processes that the sweep has started, but for itself."""
-    ids = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:  # It has ended.
-            continue
-        if b"tf_pflego.sweeps.work" in words and os.fsencode(directory) in words:
-            ids.append(int(path.parent.name))
-    return ids
+    return [*commands(f"tf_pflego.sweeps.work\0{directory}\0", "cmdline")]
 
 
 def begun_runs(directory):

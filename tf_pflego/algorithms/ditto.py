@@ -34,7 +34,7 @@ from tf_pflego.algorithms.fedavg import average
 from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
-from tf_pflego.core.local_training import StepsOrMiniBatches
+from tf_pflego.core.local_training import StepsOrMiniBatches, near
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
@@ -51,10 +51,7 @@ def build_ditto(model: SplitModel, config: DittoConfig) -> Algorithm:
     model = model.with_shared_classifier()
 
     def client_update(sent, state, client, round_):
-        def personal_loss(weights, batch):
-            distance = nests.squared_distance(weights, sent)
-            return model.loss(weights, batch) + config.proximal_weight / 2 * distance
-
+        personal_loss = near(model.loss, sent, config.proximal_weight)
         shared = config.minimize(model.loss, sent, client)
         personal = config.minimize(personal_loss, state.weights, client, stream=1)
         moved = nests.subtract(shared, sent)

@@ -36,7 +36,7 @@ from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served
 from tf_pflego.core.last_cohort import LastCohort
-from tf_pflego.core.local_training import MiniBatches
+from tf_pflego.core.local_training import MiniBatches, near
 from tf_pflego.models.split import SplitModel
 
 
@@ -93,10 +93,7 @@ def build_fedamp(model: SplitModel, config: FedAmpConfig) -> Algorithm:
         )
 
     def train(message, state, client, round_):
-        def loss(weights, batch):
-            distance = nests.squared_distance(weights, client.message)
-            return model.loss(weights, batch) + config.proximal_weight / 2 * distance
-
+        loss = near(model.loss, client.message, config.proximal_weight)
         weights = config.minimize(loss, state.weights, client)
         return ClientResult(weights, PersonalState(weights))
 

@@ -27,7 +27,7 @@ import dataclasses
 from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
-from tf_pflego.core.local_training import StepsOrMiniBatches
+from tf_pflego.core.local_training import StepsOrMiniBatches, near
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
@@ -44,10 +44,7 @@ def build_fedprox(model: SplitModel, config: FedProxConfig) -> Algorithm:
     model = model.with_shared_classifier()
 
     def client_update(sent, state, client, round_):
-        def loss(weights, batch):
-            distance = nests.squared_distance(weights, sent)
-            return model.loss(weights, batch) + config.proximal_weight / 2 * distance
-
+        loss = near(model.loss, sent, config.proximal_weight)
         weights = config.minimize(loss, sent, client)
         return ClientResult(weights, averaged=nests.subtract(weights, sent))
 

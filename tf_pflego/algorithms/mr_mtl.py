@@ -32,7 +32,7 @@ from tf_pflego.algorithms.fedavg import average
 from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
-from tf_pflego.core.local_training import StepsOrMiniBatches
+from tf_pflego.core.local_training import StepsOrMiniBatches, near
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
@@ -49,10 +49,7 @@ def build_mr_mtl(model: SplitModel, config: MrMtlConfig) -> Algorithm:
     model = model.with_shared_classifier()
 
     def client_update(sent, state, client, round_):
-        def loss(weights, batch):
-            distance = nests.squared_distance(weights, sent)
-            return model.loss(weights, batch) + config.proximal_weight / 2 * distance
-
+        loss = near(model.loss, sent, config.proximal_weight)
         weights = config.minimize(loss, state.weights, client)
         moved = nests.subtract(weights, sent)
         return ClientResult(weights, PersonalState(weights), averaged=moved)

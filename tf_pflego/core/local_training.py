@@ -147,6 +147,15 @@ class StepsOrMiniBatches(MiniBatches):
         return self.local_steps if takes_steps else super().passes
 
 
+def near(loss: Loss, center: Structure, weight: float) -> Loss:
+    """Returns a loss with `weight` / 2 times the squared distance of the weights to a center."""
+
+    def with_distance(weights, batch):
+        return loss(weights, batch) + weight / 2 * nests.squared_distance(weights, center)
+
+    return with_distance
+
+
 def value_and_gradient(
     function: Callable[[Structure], tf.Tensor], at: Structure
 ) -> tuple[tf.Tensor, Structure]:

@@ -88,11 +88,6 @@ def _sequences(labels, what):
     return labels.astype(np.int32, copy=False)
 
 
-def are_sequences(task: str, labels: np.ndarray) -> bool:
-    """Returns whether labels are of the positions of sequences."""
-    return task == CLASSIFICATION and labels.ndim == 2
-
-
 def num_outputs(task: str, labels: np.ndarray) -> int:
     """Returns K, the number of outputs of labels as they are stored; of classes, of those used."""
     if task != CLASSIFICATION:

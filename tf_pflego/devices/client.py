@@ -46,7 +46,7 @@ class Resident:
 
     def __init__(self, definition: Definition, clients: ClientData, journal: Journal):
         self._definition, self._clients, self._journal = definition, clients, journal
-        self.name, self._id = clients.name_of(0), int(clients.identities[0])
+        self.name = clients.name_of(0)
         self.algorithm = algorithm = definition.algorithm(int(clients.train.sizes[0]))
         self.first = algorithm.init_server(definition.participation.federation)
         self.engine = InProcessEngine(algorithm, clients, self.first, definition.run_config.seed)

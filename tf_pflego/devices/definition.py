@@ -333,23 +333,6 @@ class Definition:
             raise ValueError(f"`preprocessing` must be of columns of a table ({error})") from None
 
 
-def sample_of(run_config: config.RunConfig, arrays: Mapping[str, np.ndarray]) -> ClientData:
-    """Returns a client that stands in for the real ones, from the arrays of a file like theirs.
-
-    It has an example at least of each class that any of them has.
-    """
-    names = None
-    if (labels := np.asarray(arrays["train_labels"])).dtype.kind == "U":
-        names = sorted(set(labels.tolist()))
-    return data.from_arrays(
-        *_pairs(arrays, names),
-        label_space=run_config.label_space,
-        class_mask=run_config.class_mask and run_config.label_space == "global",
-        class_names=names,
-        task=run_config.task,
-    )
-
-
 def _refuse_odd_texts(content):
     """Refuses texts that a terminal would not show as they are, on one line each.
 

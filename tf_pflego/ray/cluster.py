@@ -17,13 +17,7 @@ from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.engine import ShardLostError, WorkerError
-from tf_pflego.ray.connection import (
-    POLL_SECONDS,
-    connect,
-    disconnect,
-    first_node,
-    result_of,
-)
+from tf_pflego.ray.connection import POLL_SECONDS, connect, result_of
 from tf_pflego.ray.engine import RayEngine
 from tf_pflego.ray.host import Host, Opened
 from tf_pflego.ray.options import RayOptions, refuse_empty_shards, resources_of
@@ -71,12 +65,12 @@ class RayCluster(contextlib.AbstractContextManager):
         if self not in OPEN_CLUSTERS:
             return
         for host in self._hosts:
-            if host is not None and not first_node.gone:
+            if host is not None:
                 ray.kill(host)
         self._hosts = [None] * self.num_shards
         OPEN_CLUSTERS.remove(self)
         if not OPEN_CLUSTERS:
-            disconnect()
+            ray.shutdown()
 
     def engine(
         self, algorithm: Algorithm, clients: ClientData, server_state: Structure, seed: int
@@ -120,7 +114,7 @@ class RayCluster(contextlib.AbstractContextManager):
         """Lets the hosts forget a federation."""
         self._opened.pop(key, None)
         for shard, host in enumerate(self._hosts):
-            if host is not None and not first_node.gone and shard not in self._lost:
+            if host is not None and shard not in self._lost:
                 host.close.remote(key)
         self.close_if_idle()
 
@@ -137,7 +131,6 @@ class RayCluster(contextlib.AbstractContextManager):
         """Returns the results of calls of these shards, or of all; raises ShardLostError."""
         shards = range(len(calls)) if shards is None else shards
         lost, results = {}, []
-        first_node.refuse_gone()
         for shard, call in zip(shards, calls, strict=True):
             if shard in self._lost:  # Its call may wait for a place that there never is.
                 lost[shard] = "it has not been replaced"
@@ -165,7 +158,6 @@ class RayCluster(contextlib.AbstractContextManager):
             return -1, 0.0
         left = list(calls)
         while len(left) > 1:  # With a time limit, Ctrl-C is heard.
-            first_node.refuse_gone()
             _, left = ray.wait(left, num_returns=len(left) - 1, timeout=POLL_SECONDS)
         usual = time.monotonic() - started
         allowed = max(_SLOW * usual, _SLOW_SECONDS) - usual
@@ -175,7 +167,6 @@ class RayCluster(contextlib.AbstractContextManager):
 
     def mark_lost(self) -> None:
         """Finds out which hosts have ended, so that `replace_lost` replaces them all."""
-        first_node.wait()
         for shard, host in enumerate(self._hosts):
             try:
                 if shard not in self._lost:
@@ -186,7 +177,6 @@ class RayCluster(contextlib.AbstractContextManager):
     def replace_lost(self) -> None:
         """Starts new hosts in the places of those that have ended, with the same shards' data."""
         lost = sorted(self._lost)
-        first_node.wait()
         for shard in lost:
             if self._hosts[shard] is not None:
                 ray.kill(self._hosts[shard])
@@ -222,7 +212,6 @@ class RayCluster(contextlib.AbstractContextManager):
         waiting = dict(calls)
         while waiting:
             names = ", ".join(map(str, waiting))
-            first_node.refuse_gone()
             done, _ = ray.wait(list(waiting.values()), timeout=POLL_SECONDS)
             for shard in [shard for shard, call in waiting.items() if call in done]:
                 _refuse_unfit_node(waiting.pop(shard))

@@ -30,4 +30,4 @@ class Tasks:
 
     def close(self) -> None:
         """Ends the calls, and leaves the cluster."""
-        connection.disconnect()
+        ray.shutdown()

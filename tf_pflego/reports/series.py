@@ -17,6 +17,7 @@ from tf_pflego.core.statistic_names import Shown, of_metric
 from tf_pflego.reports.metrics import Rounds, shortened
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.runs.reader import PLACES
+from tf_pflego.system import texts
 
 AXES = {"rounds": "rounds", "seconds": "seconds of training", "megabytes": "megabytes down and up"}
 # A series of runs that has this algorithm is drawn with a bolder line.
@@ -111,10 +112,10 @@ def _labels(runs):
         label = run.algorithm
         if len(alike) > 1:
             keys = differing(alike)
-            values = {tuple(_written(one.get(key)) for key in keys) for one in alike}
+            values = {tuple(texts.words(one.get(key)) for key in keys) for one in alike}
             if 1 <= len(keys) <= 2 and len(values) == len(alike):
                 chosen = settings(run)
-                tail = ", ".join(f"{key}={_written(chosen.get(key, 'none'))}" for key in keys)
+                tail = ", ".join(f"{key}={texts.words(chosen.get(key, 'none'))}" for key in keys)
             label += f" ({tail})"
         labels.append(shortened(label))
     for label in [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
@@ -122,10 +123,6 @@ def _labels(runs):
         for number, place in enumerate(places, 1):
             labels[place] = f"{label} ({number})"
     return labels
-
-
-def _written(value):
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _unique_tails(paths):

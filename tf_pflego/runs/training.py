@@ -26,7 +26,7 @@ from tf_pflego.runs.client_table import client_columns
 from tf_pflego.runs.progress import Progress
 from tf_pflego.runs.run_directory import TENSORBOARD, RunDirectory
 from tf_pflego.runs.tensorboard import EventFiles
-from tf_pflego.serving import new_clients
+from tf_pflego.serving.new_clients import NewClients
 from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients, summarize
 from tf_pflego.simulation.measuring import Metrics
@@ -352,11 +352,9 @@ class _Run:
         if not self.run_config.new_clients:
             return [], {}
         new = clients.part(self.simulation.data.num_clients, clients.num_clients)
-        evaluations = new_clients.fine_tune(
-            self.simulation,
-            new,
+        rate = self.run_config.new_client_learning_rate
+        evaluations = NewClients(self.simulation, new, learning_rate=rate).trained(
             self.run_config.new_client_epochs,
-            self.run_config.new_client_learning_rate,
             engine=self.simulation.place_beside(new.num_clients),
         )
         return evaluations, {

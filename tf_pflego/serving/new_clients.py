@@ -1,11 +1,11 @@
 """Clients that never took part: they start from what a run serves them, and learn on.
 
 A new client starts from what the run would serve it with: as any client does that has not been
-drawn yet. `NewClients` learn by each method's own rule, `Served.personalize`, over all the examples
-that they are given; `fine_tune` lets them train the whole network on mini-batches.
+drawn yet. It learns by the method's own rule, `Served.personalize`, over all the examples that it
+is given, or trains the whole network on mini-batches.
 """
 
-import itertools
+import functools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import tensorflow as tf
 from tf_pflego import algorithms
 from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import seeds
-from tf_pflego.core.algorithm import Served, Weights, num_bytes
+from tf_pflego.core.algorithm import Weights, num_bytes
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import joining
 from tf_pflego.data.clients import ClientData
@@ -81,7 +81,8 @@ class NewClients:
         learning_rate: float | str = AUTO,
         name: str | None = None,
     ):
-        _check_types(simulation, clients)
+        values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
+        values.instance("clients", clients, ClientData, "Make them with `from_arrays` or `part`.")
         refuse_other_examples(simulation.data, clients)
         self._steps = values.whole("steps", steps, 0)
         self._algorithm = algorithm = simulation.algorithm
@@ -96,15 +97,13 @@ class NewClients:
         if learning_rate != AUTO:
             self._rate = values.number("learning_rate", learning_rate, above=0, words=(AUTO,))
         elif rule is None:
-            raise ValueError(
-                f"`learning_rate` must be a number for {algorithm.name}, whose clients train the "
-                "whole network; got 'auto'. Try `learning_rate=0.01`."
-            )
-        self._clients = clients
-        model = served_model(algorithm, self._name) or split_model(algorithm)
+            self._refuse_auto(algorithm.name)
+        self._clients, self._server_state = clients, simulation.server_state
+        self._seed, self._max_restarts = simulation.seed, simulation.max_restarts
+        self._model = model = served_model(algorithm, self._name) or split_model(algorithm)
         self._learn, self._loss = Traced(learning_on(model, rule)), Traced(model.loss)
         self._predict = Traced(self._served.predict, any_number=(1,))
-        self._start = list(_starts(simulation, clients, self._served, fine_tuned=True))
+        next(self._starts(True))  # Who cannot learn on is told so before the work begins.
 
     def __repr__(self) -> str:
         rate = self._rate or AUTO
@@ -164,6 +163,95 @@ class NewClients:
             results.append(ShotResult(count, len(means), before, mean, deviation))
         return results
 
+    def trained(
+        self, epochs: int, batch_size: int = 128, engine: Choice = "in_process"
+    ) -> list[Evaluation]:
+        """Lets the clients train the whole network by plain SGD on mini-batches.
+
+        That is the method `local` from the weights that are served, before a method fine-tunes
+        them for a test. Source: PGFed, section 5.4 and Figure 4.
+
+        Args:
+          epochs: How many passes over its examples each client makes.
+          batch_size: Examples per mini-batch; 0 for all examples of a client.
+          engine: Where they run, as in `Simulation`.
+
+        Returns:
+          Their evaluations before the first epoch and after each.
+
+        Raises:
+          ValueError: A number is not whole or out of its range, or the learning rate is "auto".
+          NotFiniteError: After an epoch no client has finite weights. One that has not while others
+            have keeps those that it had.
+        """
+        epochs = values.whole("epochs", epochs, 0)
+        batch_size = values.whole("batch_size", batch_size, 0)
+        if not self._rate:
+            self._refuse_auto("mini-batches")
+        clients = self._clients
+        local = algorithms.build(
+            "local",
+            self._model,
+            local_epochs=1,
+            batch_size=batch_size,
+            client_learning_rate=self._rate,
+            momentum=0.0,
+        )
+        everybody = Participation(clients.num_clients, clients.num_clients)
+        restarts = self._max_restarts
+        with Simulation(local, clients, everybody, engine, self._seed, restarts) as training:
+            ids, starts = range(clients.num_clients), self._starts(False)
+            size = num_bytes(next(self._starts(False)))
+            for block in rows.blocks(len(ids), size):
+                start = [self._model.without_statistics(next(starts)) for _ in ids[block]]
+                stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
+                training.set_client_states(ids[block], PersonalState(stacked))
+            evaluations = [training.evaluate()]
+            for epoch in range(1, epochs + 1):
+                try:
+                    training.run_round()
+                except NotFiniteError as error:
+                    raise NotFiniteError(
+                        f"epoch {epoch} of the new clients must end in finite weights for one of "
+                        "them at least; got infinite numbers or NaN from all. Lower their learning "
+                        "rate, `new_client_learning_rate` of a run."
+                    ) from error
+                evaluations.append(training.evaluate())
+        return evaluations
+
+    def _refuse_auto(self, what):
+        raise ValueError(
+            f"`learning_rate` must be a number for {what}, where the whole network learns; got "
+            "'auto'. Try `learning_rate=0.01`."
+        )
+
+    @functools.cached_property
+    def _start(self):
+        return list(self._starts(True))
+
+    def _starts(self, fine_tuned):
+        """Yields the weights that each client would be served with.
+
+        They are fine-tuned if that is asked for, or if body and head come of it alone.
+        """
+        algorithm, server_state = self._algorithm, self._server_state
+        numbers = range(self._clients.num_clients)
+        new_seeds = seeds.client_seeds(self._seed, "new_client", numbers)
+        for client, seed in enumerate(new_seeds):
+            classes = tf.constant(classes_of(algorithm, self._clients, client))
+            state = algorithm.init_client(server_state, tf.constant(seed), classes)
+            weights = self._served.weights(server_state, state)
+            fine_tune = fine_tuned or not isinstance(weights, Weights)
+            if fine_tune and self._served.fine_tune is not None:
+                one = self._as_client(client, *self._clients.train.of(client))
+                weights = self._served.fine_tune(weights, one._replace(seed=tf.constant(seed)))
+            if not isinstance(weights, Weights):
+                raise ValueError(
+                    "`simulation` must serve a body and a head, for new clients to learn on; "
+                    f"{algorithm.name} serves {type(weights).__name__}. Choose another method."
+                )
+            yield weights
+
     def _after(self, client, count, draw, seed):
         examples, labels = self._clients.train.of(client)
         if count != ALL:
@@ -191,110 +279,6 @@ class NewClients:
         task = self._algorithm.model.task
         sums = task.measured(task.statistics[0], logits, tested.labels)
         return float(task.statistics[0].value(sums))
-
-
-def fine_tune(
-    simulation: Simulation,
-    clients: ClientData,
-    epochs: int,
-    learning_rate: float,
-    batch_size: int = 128,
-    engine: Choice = "in_process",
-) -> list[Evaluation]:
-    """Lets new clients train a model of their own, from what they would be served now.
-
-    They train by plain SGD on mini-batches of the whole network, which is `local` from these
-    weights. The simulation does not change. Source: PGFed, section 5.4 and Figure 4.
-
-    Args:
-      simulation: The run, of which none of the clients is part.
-      clients: The new clients, with examples and classes as the simulation's.
-      epochs: How many passes over its examples each of them makes.
-      learning_rate: The rate of their steps.
-      batch_size: Examples per mini-batch; 0 for all examples of a client.
-      engine: Where they run, as in `Simulation`.
-
-    Returns:
-      Their evaluations before the first epoch and after each.
-
-    Raises:
-      ValueError: The algorithm serves something else than a network of body and head, or a number
-        is not whole or out of its range.
-      TypeError: `simulation` or `clients` is of another class.
-      NotFiniteError: After an epoch no client has finite weights. One that has not while others
-        have keeps those that it had.
-    """
-    _check_types(simulation, clients)
-    epochs = values.whole("epochs", epochs, 0)
-    learning_rate = values.number("learning_rate", learning_rate, above=0)
-    batch_size = values.whole("batch_size", batch_size, 0)
-    algorithm = simulation.algorithm
-    refuse_other_labels(algorithm, clients)
-    refuse_strange_integers(algorithm.model, clients)
-    clients = as_features(algorithm.model, clients)
-    name = served_name(algorithm, None)
-    model = served_model(algorithm, name) or split_model(algorithm)
-    starts = map(model.without_statistics, _starts(simulation, clients, algorithm.served[name]))
-    first = next(starts)
-    all_starts = itertools.chain([first], starts)
-    local = algorithms.build(
-        "local",
-        model,
-        local_epochs=1,
-        batch_size=batch_size,
-        client_learning_rate=learning_rate,
-        momentum=0.0,
-    )
-    everybody = Participation(clients.num_clients, clients.num_clients)
-    restarts = simulation.max_restarts
-    with Simulation(local, clients, everybody, engine, simulation.seed, restarts) as training:
-        ids = range(clients.num_clients)
-        for block in rows.blocks(len(ids), num_bytes(first)):
-            start = itertools.islice(all_starts, len(ids[block]))
-            stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
-            training.set_client_states(ids[block], PersonalState(stacked))
-        evaluations = [training.evaluate()]
-        for epoch in range(1, epochs + 1):
-            try:
-                training.run_round()
-            except NotFiniteError as error:
-                raise NotFiniteError(
-                    f"epoch {epoch} of the new clients must end in finite weights for one of them "
-                    "at least; got infinite numbers or NaN from all. Lower their learning rate, "
-                    "`new_client_learning_rate` of a run."
-                ) from error
-            evaluations.append(training.evaluate())
-    return evaluations
-
-
-def _starts(
-    simulation: Simulation, clients: ClientData, served: Served, fine_tuned: bool = False
-) -> Iterator[Weights]:
-    """Yields the weights that each new client would be served with.
-
-    They are fine-tuned if that is asked for, or if body and head come of it alone.
-    """
-    algorithm, server_state = simulation.algorithm, simulation.server_state
-    new_seeds = seeds.client_seeds(simulation.seed, "new_client", range(clients.num_clients))
-    for client, seed in enumerate(new_seeds):
-        classes = tf.constant(classes_of(algorithm, clients, client))
-        state = algorithm.init_client(server_state, tf.constant(seed), classes)
-        weights = served.weights(server_state, state)
-        if served.fine_tune is not None and (fine_tuned or not isinstance(weights, Weights)):
-            examples, labels = map(tf.constant, clients.train.of(client))
-            one = lone_client(copied_as_model_inputs(examples), labels, classes, seed)
-            weights = served.fine_tune(weights, one)
-        if not isinstance(weights, Weights):
-            raise ValueError(
-                "`simulation` must serve a body and a head, for new clients to learn on; "
-                f"{algorithm.name} serves {type(weights).__name__}. Choose another method."
-            )
-        yield weights
-
-
-def _check_types(simulation, clients):
-    values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
-    values.instance("clients", clients, ClientData, "Make them with `from_arrays` or `part`.")
 
 
 def refuse_other_examples(of_run: ClientData, clients: ClientData) -> None:

@@ -22,6 +22,7 @@ from tf_pflego.models.split import SplitModel
 from tf_pflego.runs import config
 from tf_pflego.sweeps.grids import Range, grid
 from tf_pflego.system import texts, values
+from tf_pflego.system.texts import words
 
 Settings = Mapping[str, Any]
 
@@ -312,11 +313,6 @@ def _named(cells):
                 f"the cells must differ in a setting or a name; got two of {name}. Leave one out."
             )
     return named
-
-
-def words(value: Any) -> str:
-    """Returns a value as names and tables have it."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def name_of(tried: Settings) -> str:

@@ -17,7 +17,8 @@ from tf_pflego.reports.series import Series
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.contents import Contents, condition_of, conditions, first_of_cells, runs_of
-from tf_pflego.sweeps.definition import Cell, Range, words
+from tf_pflego.sweeps.definition import Cell, Range
+from tf_pflego.system.texts import words
 
 ACCURACY = "test_accuracy/client_mean"
 _PANEL_HEIGHT, _MOST_COLUMNS = 2.3, 4

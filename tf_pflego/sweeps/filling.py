@@ -35,9 +35,6 @@ _OF_CLIENT = ("client", "train_examples", "test_examples")
 _CHECKSUM = "table_checksum"
 
 
-_ABOUT = "config.json", "summary.json"
-
-
 class DamagedRunError(Exception):
     """A file of a raw run cannot be read as what a run writes."""
 

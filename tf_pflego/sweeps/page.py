@@ -9,7 +9,7 @@ from tf_pflego.reports.parts import Runs, Table
 from tf_pflego.reports.series import Series
 from tf_pflego.sweeps import choice, figures, tables
 from tf_pflego.sweeps.contents import Contents, condition_of, conditions, first_of_cells
-from tf_pflego.sweeps.definition import words
+from tf_pflego.system.texts import words
 
 _TEMPLATE = pathlib.Path(__file__).parent / "sweep.html.jinja"
 

@@ -23,8 +23,8 @@ from tf_pflego.sweeps.contents import (
     first_of_cells,
     runs_of,
 )
-from tf_pflego.sweeps.definition import words
 from tf_pflego.system import texts, values
+from tf_pflego.system.texts import words
 
 _MARKDOWN = {letter: f"\\{letter}" for letter in "\\`*|<["}
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {

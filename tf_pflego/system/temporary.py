@@ -17,7 +17,7 @@ _PREFIX = "tf_pflego_directory_"
 _locks: dict[str, DirectoryLock] = {}  # of the directories of this process
 
 
-def make_directory(place: str | None = None) -> str:
+def make_directory() -> str:
     """Makes a directory for this user alone, and removes those that killed processes have left.
 
     It is locked, and removed only by who can take the lock: a process that lives may have its files
@@ -25,14 +25,14 @@ def make_directory(place: str | None = None) -> str:
     from other machines, so that only this one's, since it was started, are tried.
     """
     prefix = f"{_PREFIX}{_machine()}_"
-    for left in pathlib.Path(place or tempfile.gettempdir()).glob(f"{prefix}*/.lock"):
+    for left in pathlib.Path(tempfile.gettempdir()).glob(f"{prefix}*/.lock"):
         with contextlib.suppress(OSError):
             if left.lstat().st_uid == os.geteuid():
                 lock = DirectoryLock(left.parent)
                 shutil.rmtree(left.parent, ignore_errors=True)
                 lock.release()
     while True:
-        path = tempfile.mkdtemp(prefix=prefix, dir=place)
+        path = tempfile.mkdtemp(prefix=prefix)
         try:
             _locks[path] = DirectoryLock(pathlib.Path(path))
         except (InUseError, FileNotFoundError):

@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,11 @@ def suggestion(got: str, names: Iterable[str]) -> str:
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(got.lower(), by_lower, n=1)
     return f"Did you mean {by_lower[close[0]]}? " if close else ""
+
+
+def words(value: Any) -> str:
+    """Returns the value of a setting as names and tables have it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def alternatives(names: Sequence[str]) -> str:

@@ -14,12 +14,6 @@ COUNT = sum(schools.SIZES)
 DEFAULTS = {"client": "School", "label": "Passed", "features": ["Sex", "SES"]}
 
 
-def with_first(name, value):
-    """The table with another value in the first row of a column."""
-    column = list(schools.columns()[name])
-    return schools.table(**{name: [value, *column[1:]]})
-
-
 # What is a table's, by what changes in it.
 TABLES = [
     ({"School": [None] + [1224] * (COUNT - 1)}, {}, "'School' must have a value in every row; 1 of "
