@@ -1,6 +1,11 @@
 """Which methods `make test` tries where one method of each shape of the contract will do."""
 
+import pathlib
+import re
+
 import pytest
+
+from tf_pflego.algorithms import REGISTRY
 
 # Head and body apart, averages, two exchanges, a first one with all clients, messages to single
 # clients, uploads of single clients, two models, and a toy with most of it.
@@ -39,3 +44,12 @@ def by_task(names, cases, *tasks, quick=1):
     ]
     of_task = ["tiny_model", "tiny_clients"]
     return pytest.mark.parametrize([*of_task, *names], parameters, indirect=of_task)
+
+
+def named_in(page, first, last):
+    """Returns the methods that a page names, by name or title, from one of its texts to another."""
+    text = (pathlib.Path(__file__).parents[1] / page).read_text(encoding="utf-8")
+    start = text.index(first)
+    words = re.findall(r"[\w-]+", text[start : text.index(last, start)])
+    plain = {re.sub(r"[-_]", "", word).lower() for word in words}
+    return {name for name in REGISTRY if name.replace("_", "") in plain}

@@ -1,6 +1,7 @@
 """What every algorithm keeps, algorithms keep whose uploads go through a wrapper."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -20,9 +21,9 @@ from tests.algorithms.test_contract import (  # noqa: F401, for they are tests o
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import INPUTS, make_clients
 from tests.engines.agreement import ENGINES, assert_agreement
-from tests.methods import each_of
+from tests.methods import each_of, named_in
 from tests.simulation.test_not_finite import exploding_clients
-from tf_pflego import models
+from tf_pflego import algorithms, models
 from tf_pflego.aggregation import wrapping
 from tf_pflego.aggregation.compression import COMPRESSIONS, compressed
 from tf_pflego.core import nests, seeds
@@ -41,14 +42,7 @@ WRAPPERS = {
 }
 ATTACKED = WRAPPERS | {"attacked": lambda algorithm, _: pfl.attacked(algorithm, "noise", 0.5)}
 # Their servers see uploads of single clients, of which one is named, so that no wrapper takes them.
-REFUSED = {
-    "fedamp": "theta/0",
-    "fedfomo": "0/theta/0",
-    "fedpac": "0",
-    "pgfed": "0/gradient/theta/0",
-    "pgfed_ce": "0/gradient/theta/0",
-    "pgfedmo": "0/gradient/theta/0",
-}
+REFUSED = named_in("docs/aggregation.md", "which are all but", "the servers of those")
 
 
 @functools.cache
@@ -145,12 +139,23 @@ def test_a_restored_run_goes_on_to_the_same_bits(case, tmp_path):
     assert_identical(whole_state(restored), whole_state(simulation))
 
 
-@pytest.mark.parametrize("method", each_of(REFUSED, ("pgfed",)))
-def test_a_method_whose_server_sees_single_uploads_is_refused(method, tiny_clients):
-    message = f"the server of {method} must see of each client alone: {REFUSED[method]} of shape"
+@pytest.mark.parametrize("method", each_of(algorithms.REGISTRY, ("pgfed", "fedavg")))
+def test_a_method_whose_server_sees_single_uploads_is_refused_and_no_other(method, tiny_clients):
+    """`local`, which uploads nothing, is refused too."""
     for wrap in ATTACKED.values() if method == "pgfed" else [WRAPPERS["median"]]:
-        with pytest.raises(ValueError, match=message):
+        try:
             wrap(build(method, model()), Participation(tiny_clients.num_clients, 2))
+        except ValueError as error:
+            said = rf"the server of {method} must see of each client alone: [\w/]+ of shape"
+            assert bool(re.search(said, str(error))) == (method in REFUSED), error
+            assert method in {*REFUSED, "local"}, error
+        else:
+            assert method not in REFUSED
+
+
+def test_pages_agree_on_whose_servers_see_single_uploads():
+    assert named_in("SECURITY.md", "server's state, which with some", "last uploaded") == REFUSED
+    assert named_in("docs/tff.md", "* The server of PGFed", "sees what single") == REFUSED
 
 
 @pytest.mark.parametrize("inner", ["private", "secure"])

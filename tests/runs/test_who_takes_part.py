@@ -10,7 +10,7 @@ from tf_pflego.aggregation import accounting, private
 from tf_pflego.core import seeds
 from tf_pflego.runs import build
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.runs.reader import PLACES
+from tf_pflego.runs.reader import places
 
 # Settings of which the accounting knows by the way in which participants are drawn.
 KNOWN = {
@@ -83,7 +83,7 @@ def another(field):
 def test_nothing_else_changes_who_takes_part(monkeypatch, digits_dir):
     _, expected = drawn(monkeypatch, digits_dir)
     refused = set()
-    looked_at = {*PLACES, *KNOWN, *NEITHER}
+    looked_at = {*places(), *KNOWN, *NEITHER}
     for field in dataclasses.fields(RunConfig):
         if (name := field.name) in looked_at:
             continue

@@ -1,10 +1,27 @@
 """Settings that runs and algorithms share: one name, one type, one range and one help text each."""
 
 import dataclasses
+import enum
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from tf_pflego.system import values
+
+
+class Role(enum.Flag):
+    """What a setting is about."""
+
+    TRAINING = 0  # says how the method trains
+    PLACE = enum.auto()  # says where things are and how they are kept; makes no run another run
+    HERE = enum.auto()  # says what is done on this machine
+    DATA = enum.auto()  # says what the examples are
+    DEALING = enum.auto()  # says how a dataset is dealt out; says nothing of clients that are given
+    UNTOLD = PLACE | HERE | DATA | DEALING  # Clients elsewhere are told all others,
+    ROWS = enum.auto()  # and this of the data, if they read rows of their own.
+    CLIENTS = enum.auto()  # says how clients take their data
+    ALIKE = enum.auto()  # is in each run, and the same in one that starts from another
+    SAID = enum.auto()  # is shown by a run that goes on and has it from its directory
+    SWEEP = enum.auto()  # is given by a sweep to its runs
 
 
 def setting(
@@ -21,6 +38,7 @@ def setting(
     is_path=False,
     read_with=None,
     replaces=None,
+    role=Role.TRAINING,
 ) -> Any:
     """Returns a dataclass field with its help text and the values that it takes.
 
@@ -38,6 +56,7 @@ def setting(
       read_with: (name of another setting, values) if it is read only while the other has one of
         these values; with None for the values, while the other is not empty.
       replaces: The name of another setting that is not read if this one is not empty.
+      role: What it is about.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     metadata = {
@@ -49,6 +68,7 @@ def setting(
         "is_path": is_path,
         "read_with": read_with,
         "replaces": replaces,
+        "role": role,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -63,6 +83,11 @@ def shared(default: Any, help_text: str, **about: Any) -> Callable[..., Any]:
         return setting(default, help_text, **about | changes)
 
     return field
+
+
+def names_with(role: Role, settings: type) -> list[str]:
+    """Returns the names of those settings of a dataclass that have one of these roles."""
+    return [one.name for one in dataclasses.fields(settings) if one.metadata["role"] & role]
 
 
 def kind_of(field: dataclasses.Field) -> type:

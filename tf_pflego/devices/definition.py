@@ -22,6 +22,7 @@ from tf_pflego import algorithms, data, version
 from tf_pflego.core import tasks
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import Participation
+from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data import client_names
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.split import ClientSplit
@@ -29,18 +30,9 @@ from tf_pflego.runs import aggregation_settings, build, config, methods
 from tf_pflego.system import durable, limited_files, texts, values
 
 FORMAT = 1
-_PARTS = (
-    *(config.MethodSettings, config.TaskSettings, config.FederationSettings),
-    *(aggregation_settings.PrivacySettings, aggregation_settings.UploadSettings),
-)
-_SETTINGS = {
-    *(field.name for part in _PARTS for field in dataclasses.fields(part)),
-    *("label_space", "class_mask", "client_weights", "validation_fraction"),
-    "activation_gigabytes",
-} - {"attack", "secure_sum_bits"}
+_SETTINGS = {field.name for field in dataclasses.fields(config.RunConfig)}
+_SETTINGS -= {*names_with(Role.UNTOLD, config.RunConfig)}
 _MOST_STEPS = 10**6  # that a definition can have a client compute in a round
-# How the rows of a table become examples; of a run without a table there are none of these.
-_TABLE = ("label_column", "split", "time_column")
 
 
 class DefinitionError(ValueError):
@@ -117,7 +109,7 @@ class Definition:
         if not aggregation_settings.is_private(run_config):
             del settings["num_rounds"]  # There may be more of them than were thought of.
         facts = build.ModelFacts.of(run_config, clients, clients.num_global_classes)
-        columns = clients.preprocessing
+        columns, rows = clients.preprocessing, names_with(Role.ROWS, config.RunConfig)
         return cls(
             version.__version__,
             name or clients.dataset,
@@ -128,7 +120,7 @@ class Definition:
             clients.train.examples.dtype.name,
             clients.class_names,
             None if columns is None else dataclasses.asdict(columns),
-            None if columns is None else {name: getattr(run_config, name) for name in _TABLE},
+            None if columns is None else {name: getattr(run_config, name) for name in rows},
         )
 
     @classmethod

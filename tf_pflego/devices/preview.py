@@ -36,7 +36,7 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
         ]
     if definition.table is not None and definition.preprocessing is not None:
         columns = ", ".join(column["name"] for column in definition.preprocessing["columns"])
-        label, time_ = (definition.table[name] for name in ("label_column", "time_column"))
+        label, time_ = definition.table["label_column"], definition.table["time_column"]
         lines.append(f"  Of its rows it reads {columns}, and {label} as the label")
         lines[-1] += f", in the order of {time_}." if time_ else "."
     only = ""

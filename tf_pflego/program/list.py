@@ -43,8 +43,8 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
         name = texts.printable(os.path.relpath(directory, top))
         try:
             row = _row(directory)
-        except FileNotFoundError:
-            continue  # It has just been removed, or another run has taken its place.
+        except (FileNotFoundError, KeyError):
+            continue  # It has just been removed or replaced, or is of another program.
         except reader.DamagedFileError as error:
             damaged.append(f"{name} is left out: {error}")
         except OSError as error:
@@ -87,8 +87,8 @@ def _row(directory):
         if has_begun:
             raise
         return None
-    if not {"algorithm", "dataset", "num_rounds"} <= flags.keys():
-        return None
+    method, dataset = method_title(flags["algorithm"]), flags["dataset"]
+    num_rounds = flags["num_rounds"]
     records = _named(reader.records, metrics) if has_begun else []
     first = first_of(name for record in records for name in record)
     lasts = [
@@ -100,9 +100,9 @@ def _row(directory):
     masked = labels == "global" and flags.get("class_mask")
     if flags.get("task", "classification") != "classification":
         labels, masked = flags["task"], False
-    about = [method_title(flags["algorithm"]), flags["dataset"], "masked" if masked else labels]
+    about = [method, dataset, "masked" if masked else labels]
     about = [texts.printable(str(text))[:_LONGEST] for text in (*about, flags.get("seed", ""))]
-    cells = *about, f"{len(records)}/{flags['num_rounds']}", *shown
+    cells = *about, f"{len(records)}/{num_rounds}", *shown
     return dict(zip((*_COLUMNS[1:], first.title), cells, strict=True))
 
 

@@ -43,11 +43,7 @@ PLACES = {
 MOST_PLACES = 1
 FLAGS_OF_ARGUMENTS = {"path": "output_dir"}
 _RANGE = re.compile(r"(?P<low>[^:]+?)\.\.(?P<high>[^:]+?)(?P<log>:log)?")
-# Flags of a run that a sweep gives its runs itself.
-_OF_SWEEP = {"output_dir", "overwrite", "resume", "seed", "ray_address"}
-_OF_RUN = {
-    field.name: field for field in dataclasses.fields(RunConfig) if field.name not in _OF_SWEEP
-}
+_OF_RUN = {n: one for n, one in definition.OF_RUN.items() if n not in definition.OF_SWEEP}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,27 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_pflego import engines
+from tf_pflego.core.settings import Role, names_with
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages, terminal
 from tf_pflego.program.opened import start_tensorflow
-from tf_pflego.runs import methods, reader, stored_run, training
+from tf_pflego.runs import methods, reader, stored_run, table_settings, training
 from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
 from tf_pflego.simulation.records import method_title
 from tf_pflego.system import log, temporary, values
 from tf_pflego.system.signals import Interruption
 
-# Of these flags a run that goes on says so, if it has them from its directory.
-_PLACES_SAID = ("data_dir", "ray_address")
-
-FLAGS_OF_ARGUMENTS = {
-    "client": "client_column",
-    "label": "label_column",
-    "features": "feature_columns",
-    "categories": "category_columns",
-    "test": "split",
-    "time": "time_column",
-}
+FLAGS_OF_ARGUMENTS = table_settings.ARGUMENTS
 
 define_flags = flags.define_flags
 
@@ -47,7 +38,7 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
     run_config, hyper_parameters, unused = flags.from_flags(flag_values, earlier)
     places = [
         f"`{name}={earlier[name]}`"
-        for name in _PLACES_SAID
+        for name in names_with(Role.SAID, type(run_config))
         if earlier.get(name) and not flag_values[name].present
     ]
     if places:
@@ -98,11 +89,10 @@ def _resumed(flag_values):
 
     It is empty if none does, or if what says it is damaged: then all flags have to be given.
     """
-    resume, overwrite, place = (flag_values[n].value for n in ("resume", "overwrite", "output_dir"))
-    if not (resume and place) or overwrite:  # The last two contradict each other, as is said later.
+    place, goes_on = flag_values["output_dir"].value, flag_values["resume"].value
+    if not (goes_on and place) or flag_values["overwrite"].value:  # With it, it is refused later.
         return {}
-    directory = pathlib.Path(values.path("output_dir", flag_values["output_dir"].value))
-    directory = directory.expanduser()
+    directory = pathlib.Path(values.path("output_dir", place)).expanduser()
     try:
         stored = stored_run.load_run(where_it_goes_on(directory))
     except RunDirectoryError:
@@ -146,7 +136,7 @@ def _started_from(flag_values):
             "does not decide which file is read; got none. Name the table."
         )
     # Somebody else's directory says nothing of this machine.
-    return _without(stored.configuration, {*reader.PLACES}, flag_values)
+    return _without(stored.configuration, reader.places(), flag_values)
 
 
 def _without(configuration, left, flag_values):
@@ -158,7 +148,7 @@ def _without(configuration, left, flag_values):
 def _start_new(flag_values, directory):
     """Says that a run starts where none goes on; raises ValueError if no flag says what it is."""
     present = {name for name in flag_values if flag_values[name].present}
-    if present <= {*reader.PLACES, "engine", "quiet"}:
+    if present <= {*reader.places(), "engine", "quiet"}:
         raise ValueError(
             f"`output_dir` must have a run to go on with; {directory} has none. Correct it, or "
             "give the flags of a new run."

@@ -10,7 +10,6 @@ from tf_pflego.system import values
 LARGEST_NUMBER_OF_SHARDS = 10_000
 _ANSWER_SECONDS = 5.0
 _LEAST_PART = 0.0001  # of a resource, in which Ray counts.
-_OWN_ARGUMENTS = {"CPU": "cpus_per_shard", "GPU": "gpus_per_shard"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,10 +121,9 @@ def resources_of(name: str, text: str) -> dict[str, float]:
                 f"`{name}` must be NAME=NUMBER,... with numbers that are whole or below 1; got "
                 f"{text!r}. Set e.g. `{name}='data=1'`."
             )
-        if resource.upper() in _OWN_ARGUMENTS:
-            argument = _OWN_ARGUMENTS[resource.upper()]
+        if resource.upper() in ("CPU", "GPU"):
             raise ValueError(
                 f"`{name}` must have other resources than CPU and GPU; got {text!r}. Set "
-                f"`{argument}` instead."
+                f"`{resource.lower()}s_per_shard` instead."
             )
     return amounts

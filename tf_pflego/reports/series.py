@@ -16,7 +16,7 @@ import numpy as np
 from tf_pflego.core.statistic_names import Shown, of_metric
 from tf_pflego.reports.metrics import Rounds, shortened
 from tf_pflego.reports.stored import ReportedRun
-from tf_pflego.runs.reader import PLACES
+from tf_pflego.runs.reader import places
 from tf_pflego.system import texts
 
 AXES = {"rounds": "rounds", "seconds": "seconds of training", "megabytes": "megabytes down and up"}
@@ -89,7 +89,7 @@ def series_of(runs: Sequence[ReportedRun]) -> list[Series]:
 
 def settings(run: ReportedRun) -> dict[str, Any]:
     """Returns the configuration of a run without the flags that say where things are."""
-    return {key: value for key, value in run.configuration.items() if key not in PLACES}
+    return {key: value for key, value in run.configuration.items() if key not in places()}
 
 
 def differing(configurations: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -213,7 +213,13 @@ def _privacy(runs):
     private = [run for run in runs.begun if EPSILON in run.rounds]
     if not private:
         return None
-    keys = ("dp_delta", "dp_mechanism", "participation", "clients_per_round", "clip_norm")
+    columns = {
+        "dp_delta": "delta",
+        "dp_mechanism": "mechanism",
+        "participation": "participation",
+        "clients_per_round": "clients in a round",
+        "clip_norm": "bound",
+    }
     rows = [
         [
             runs.name(run),
@@ -221,20 +227,11 @@ def _privacy(runs):
                 metrics.short(metrics.final(run.rounds, name)) if name in run.rounds else "?"
                 for name in (EPSILON, EPSILON_UNAMPLIFIED)
             ),
-            *(metrics.cell(run.configuration.get(key)) for key in keys),
+            *(metrics.cell(run.configuration.get(key)) for key in columns),
         ]
         for run in private
     ]
-    head = [
-        "run",
-        "epsilon",
-        PRIVACY[EPSILON_UNAMPLIFIED],
-        "delta",
-        "mechanism",
-        "participation",
-        "clients in a round",
-        "bound",
-    ]
+    head = ["run", "epsilon", PRIVACY[EPSILON_UNAMPLIFIED], *columns.values()]
     names = {name for name, *_ in rows}
     ends = "; ".join(f"{name} ends at epsilon {epsilon}" for name, epsilon, *_ in rows)
     drawn = metrics.listed(PRIVACY[name] for name in PRIVACY_DRAWN)

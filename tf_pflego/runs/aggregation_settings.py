@@ -1,6 +1,7 @@
 """The settings of what happens to uploads on their way, and the wrappers that they ask for."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from tf_pflego.aggregation import (
@@ -14,10 +15,11 @@ from tf_pflego.aggregation import (
 )
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import Participation
-from tf_pflego.core.settings import setting
+from tf_pflego.core.settings import Role, setting
 from tf_pflego.system import values
 
 NONE = "none"
+_here = functools.partial(setting, role=Role.HERE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +52,7 @@ class PrivacySettings:
         above=0,
         words=(privacy.ADAPTIVE,),
     )
-    secure_sum_bits: int = setting(
+    secure_sum_bits: int = _here(
         0,
         "bits of the integers of a secure sum, which clients upload in place of numbers; 0 for "
         "numbers",
@@ -75,7 +77,7 @@ class UploadSettings:
         "(norm_bound), or what few wrong ones cannot move far, of each number (median, or without "
         "a share at each end: trimmed_mean:0.1) or of whole uploads (geometric_median); or none",
     )
-    attack: str = setting(
+    attack: str = _here(
         NONE,
         "what a share of the clients does: upload the opposite (sign_flip:0.2), learn wrong labels "
         "(label_flip:0.2) or upload large noise (noise:0.2); or none",

@@ -15,6 +15,7 @@ from tf_pflego.core import tasks
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.core.participation import Participation
+from tf_pflego.core.settings import Role, names_with
 from tf_pflego.engines import tracing
 from tf_pflego.engines.engine import Place
 from tf_pflego.models import networks
@@ -26,7 +27,7 @@ from tf_pflego.runs import (
     methods,
     table_clients,
 )
-from tf_pflego.runs.reader import DEALING, OF_CLIENTS, OWN_CLIENTS
+from tf_pflego.runs.reader import OWN_CLIENTS
 from tf_pflego.simulation.frozen_features import with_frozen_features
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
@@ -96,14 +97,14 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
     loader = clients.origin and clients.partition and clients.origin.load
     if isinstance(loader, functools.partial) and loader.func is load_clients:
         of_clients, *_ = loader.args
-        names = {*OF_CLIENTS, "dataset", "num_clients", "seed"} - {"network"}
+        names = *names_with(Role.DATA | Role.DEALING | Role.CLIENTS, config.RunConfig), "seed"
         if all(getattr(of_clients, name) == getattr(run_config, name) for name in names):
             return settings
     if clients.validation is not None:  # It was not drawn as the run would.
         settings["validation_fraction"] = None
     return {
+        **dict.fromkeys(names_with(Role.DEALING, config.RunConfig)),
         **settings,
-        **dict.fromkeys(DEALING),
         "partition": OWN_CLIENTS,
         "network": run_config.chosen("network"),
         "label_space": clients.label_space,

@@ -8,7 +8,7 @@ from typing import Any
 from tf_pflego import algorithms
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
-from tf_pflego.core.settings import check, setting
+from tf_pflego.core.settings import Role, check, setting
 from tf_pflego.data import clients
 from tf_pflego.data.datasets import catalogue
 from tf_pflego.data.partitions import disagreement
@@ -24,22 +24,29 @@ from tf_pflego.system import values
 
 UNIFORM = "uniform"  # weights of clients
 
+_alike = functools.partial(setting, role=Role.ALIKE)
+_place = functools.partial(setting, role=Role.PLACE)
+_said = functools.partial(setting, role=Role.PLACE | Role.SAID)
+_of_dealing = functools.partial(setting, role=Role.DEALING)
+_of_clients = functools.partial(setting, role=Role.CLIENTS)
+_of_labels = functools.partial(setting, role=Role.CLIENTS | Role.ALIKE)
+_here = functools.partial(setting, role=Role.HERE)
 # Settings that are read only beside others.
-_of_round_robin = functools.partial(setting, read_with=("partition", ("round_robin",)))
-_of_dirichlet = functools.partial(setting, read_with=("partition", ("dirichlet",)))
-_of_new_clients = functools.partial(setting, read_with=("new_clients", None))
-_of_ray = functools.partial(setting, read_with=("engine", ("ray",)))
-_of_cluster = functools.partial(setting, read_with=("ray_address", None))
+_of_round_robin = functools.partial(_of_dealing, read_with=("partition", ("round_robin",)))
+_of_dirichlet = functools.partial(_of_dealing, read_with=("partition", ("dirichlet",)))
+_of_new_clients = functools.partial(_here, read_with=("new_clients", None))
+_of_ray = functools.partial(_here, read_with=("engine", ("ray",)))
+_of_cluster = functools.partial(_place, read_with=("ray_address", None))
 
 
 @dataclasses.dataclass(frozen=True)
 class MethodSettings:
     """Method, as in --algorithm=pflego --network=mlp."""
 
-    algorithm: str = setting(
+    algorithm: str = _alike(
         "pflego", "method to train with: its name, or FILE.py:FUNCTION for one of your own"
     )
-    network: str = setting(
+    network: str = _alike(
         "auto", "body of the model; auto for the dataset's own", choices=("auto", *NETWORKS)
     )
 
@@ -52,10 +59,11 @@ class DataSettings:
         "digits",
         f"dataset, by its TFDS name: {', '.join(catalogue.NAMES)}; of those with --client_column, "
         "any; the name of the file with --table",
+        role=Role.DATA,
     )
-    data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
-    download: bool = setting(False, "fetch the dataset if it is not in the data directory")
-    omniglot_splits: str = setting(
+    data_dir: str = _said("", "TFDS data directory; empty for TFDS' own default", is_path=True)
+    download: bool = _place(False, "fetch the dataset if it is not in the data directory")
+    omniglot_splits: str = _of_dealing(
         "train,test", "splits of Omniglot to merge", read_with=("dataset", ("omniglot",))
     )
 
@@ -64,12 +72,12 @@ class DataSettings:
 class ClientSettings:
     """Clients and what they hold, as in --partition=dirichlet --dirichlet_alpha=0.1."""
 
-    num_clients: int = setting(
+    num_clients: int = _of_dealing(
         0,
         "I, number of clients; 0 for 100, for 20 with Office-Home, or one per group",
         at_least=0,
     )
-    partition: str = setting(
+    partition: str = _of_dealing(
         "auto",
         "how examples are dealt out: each client has some classes (round_robin), a share of each "
         "(dirichlet) or a group of the dataset (groups); auto for the dataset's own",
@@ -92,17 +100,17 @@ class ClientSettings:
     min_examples: int = _of_dirichlet(
         40, "least number of a client's examples with --partition=dirichlet", at_least=1
     )
-    label_space: str = setting(
+    label_space: str = _of_labels(
         "local",
         "whether labels number a client's own classes (local) or the dataset's (global)",
         choices=clients.LABEL_SPACES,
     )
-    class_mask: bool = setting(
+    class_mask: bool = _of_labels(
         False,
         "let a client predict only among the classes that it holds; its loss counts no others",
         read_with=("label_space", ("global",)),
     )
-    client_weights: str = setting(
+    client_weights: str = _of_clients(
         "examples",
         "alpha_i, what a client counts in a mean: as its training examples (examples), or as every "
         "other client (uniform), which does not need to be told how many examples it has",
@@ -136,19 +144,19 @@ class TaskSettings:
 class DisagreementSettings:
     """Clients that disagree, as in --permuted_clients=0.5 --label_space=global."""
 
-    permuted_clients: float = setting(
+    permuted_clients: float = _of_dealing(
         0.0,
         "share of the clients of which each names the classes by a permutation of its own",
         at_least=0,
         at_most=1,
     )
-    shifted_clients: float = setting(
+    shifted_clients: float = _of_dealing(
         0.0,
         "share of the clients whose images are all changed as --shift says",
         at_least=0,
         at_most=1,
     )
-    shift: str = setting(
+    shift: str = _of_dealing(
         "rotate",
         "how the images of shifted clients are changed: rotated by 180 degrees (rotate) or each "
         "value x replaced by 255 - x (invert)",
@@ -185,6 +193,7 @@ class FederationSettings:
         "seed of the run, from which all random draws follow",
         at_least=0,
         at_most=values.SEED_LIMIT,
+        role=Role.ALIKE | Role.SWEEP,
     )
 
 
@@ -192,22 +201,22 @@ class FederationSettings:
 class EvaluationSettings:
     """Evaluation, as in --eval_every=5 --eval_clients=1000."""
 
-    eval_every: int = setting(
+    eval_every: int = _here(
         10, "evaluate each round whose number this divides, the first and the last ten", at_least=1
     )
-    train_loss_every: int = setting(
+    train_loss_every: int = _here(
         10,
         "compute the training loss in those evaluated rounds whose number this divides, "
         "and in the last round",
         at_least=1,
     )
-    eval_clients: int = setting(
+    eval_clients: int = _here(
         0,
         "test a sample of so many clients in evaluated rounds and at the end, the same ones over "
         "the run, and give standard errors; 0 for all clients",
         at_least=0,
     )
-    validation_fraction: float = setting(
+    validation_fraction: float = _of_clients(
         0.0,
         "share in [0, 1) of each client's training examples that is not trained on: evaluated "
         "rounds test the clients on it too, by which to choose hyper-parameters",
@@ -220,7 +229,7 @@ class EvaluationSettings:
 class NewClientSettings:
     """Clients that take no part, as in --new_clients=10."""
 
-    new_clients: int = setting(
+    new_clients: int = _here(
         0,
         "how many clients, the last ones, take no part and train on their own after the last round",
         at_least=0,
@@ -237,7 +246,7 @@ class NewClientSettings:
 class PlaceSettings:
     """Where the clients run, as in --engine=in_process."""
 
-    engine: str = setting(
+    engine: str = _here(
         engine_choice.DEFAULT,
         "where the clients run: in a worker of TensorFlow Federated (tff), in this process "
         "(in_process), on a Ray cluster (ray) or on machines of their own (devices); tff is the "
@@ -250,7 +259,7 @@ class PlaceSettings:
         "pass through the network in blocks",
         above=0,
     )
-    max_restarts: int = setting(
+    max_restarts: int = _place(
         3,
         "how many times a new TFF worker takes over an exchange whose worker was killed, stopped "
         "or silent, before the run ends",
@@ -265,10 +274,11 @@ class RaySettings:
     num_shards: int = _of_ray(
         2, "into how many shards the clients are dealt with --engine=ray", at_least=1
     )
-    ray_address: str = _of_ray(
+    ray_address: str = _said(
         "",
         "address of a running Ray cluster, or auto for this machine's; empty for a cluster of this "
         "machine alone, which ends with the run",
+        read_with=("engine", ("ray",)),
     )
     cpus_per_shard: float = _of_cluster(
         1.0, "cores that the Ray cluster keeps for a shard", at_least=0

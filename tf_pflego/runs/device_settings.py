@@ -5,26 +5,27 @@ import functools
 from typing import Any
 
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.core.settings import setting
+from tf_pflego.core.settings import Role, setting
 from tf_pflego.data import client_names
 
-_of_devices = functools.partial(setting, read_with=("engine", ("devices",)))
+_of_devices = functools.partial(setting, read_with=("engine", ("devices",)), role=Role.HERE)
+_of_server = functools.partial(_of_devices, role=Role.PLACE)
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceSettings:
     """Clients on other machines, as in --sockets=DIR --client_names=north,south."""
 
-    sockets: str = _of_devices(
+    sockets: str = _of_server(
         "", "directory with a socket for each client, as carriers show them", is_path=True
     )
     client_names: str = _of_devices(
         "", "what all clients are called, separated by commas, in the order of their numbers"
     )
-    round_deadline: float = _of_devices(
+    round_deadline: float = _of_server(
         600.0, "seconds after which a round goes on without those that have not reported", above=0
     )
-    min_reports: int = _of_devices(
+    min_reports: int = _of_server(
         1, "reports without which a round goes on waiting after its deadline", at_least=1
     )
     spare_clients: int = _of_devices(

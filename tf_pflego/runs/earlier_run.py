@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tf_pflego.core.settings import Role, names_with
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.partitions.partition import Partition
@@ -17,9 +18,6 @@ from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import limited_files, log
 
 PREPROCESSING = "preprocessing.json"
-# The settings that both runs have in common; a checkpoint has the shapes of its states.
-_OF_CLASSES = ("label_space", "class_mask")
-_ALIKE = ("algorithm", "algorithm_source", "network", *_OF_CLASSES, "task", "seed")
 
 
 class Beginning(NamedTuple):
@@ -84,14 +82,16 @@ def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
             f"`start_from` must be a run without privacy, since epsilon would not count what is "
             f"released from now on; {directory} has a private one. Go on with it by `resume`."
         )
+    of_classes = names_with(Role.CLIENTS, type(run_config))
     pairs = [
         f"`{name}`: expected {earlier[name]!s:.60}, got {configuration.get(name)!s:.60}"
-        for name in _ALIKE
+        # A checkpoint has the shapes of its states.
+        for name in (*names_with(Role.ALIKE, type(run_config)), "algorithm_source")
         if name in earlier
         and earlier[name] != configuration.get(name)
         # The shapes of the states tell what the dataset's own network is.
         and "auto" not in (earlier[name], configuration.get(name))
-        and (name not in _OF_CLASSES or earlier.get("task") == CLASSIFICATION)
+        and (name not in of_classes or earlier.get("task") == CLASSIFICATION)
     ]
     if pairs:
         raise ValueError(

@@ -4,25 +4,28 @@ import dataclasses
 import functools
 from typing import Any
 
-from tf_pflego.core.settings import setting
+from tf_pflego.core.settings import Role, setting
 from tf_pflego.runs import aggregation_settings
 
-_of_output = functools.partial(setting, read_with=("output_dir", None))
+_of_sweep = functools.partial(setting, role=Role.PLACE | Role.SWEEP)
+_of_output = functools.partial(setting, role=Role.PLACE, read_with=("output_dir", None))
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputSettings:
     """Output directory, as in --output_dir=runs/first --resume."""
 
-    output_dir: str = setting(
+    output_dir: str = _of_sweep(
         "",
         "directory for configuration, partition and metrics; empty to write no files",
         is_path=True,
     )
-    overwrite: bool = _of_output(
-        False, "replace the run that the output directory holds, when the new one is whole"
+    overwrite: bool = _of_sweep(
+        False,
+        "replace the run that the output directory holds, when the new one is whole",
+        read_with=("output_dir", None),
     )
-    resume: bool = setting(
+    resume: bool = _of_sweep(
         False,
         "go on with the run in the output directory from its newest checkpoint, with its flags "
         "where they are left out; start it if there is none",
@@ -33,6 +36,7 @@ class OutputSettings:
         "its clients of the same names had learnt, with its preprocessing and classes, and with "
         "its flags where they are left out",
         is_path=True,
+        role=Role.HERE,
     )
     checkpoint_every: int = _of_output(
         10,

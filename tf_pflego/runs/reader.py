@@ -5,6 +5,8 @@ needs TensorFlow.
 """
 
 import csv
+import dataclasses
+import functools
 import io
 import json
 import pathlib
@@ -12,68 +14,39 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_pflego.core import statistic_names
+from tf_pflego.core.settings import Role, kind_of, names_with
 from tf_pflego.simulation.records import BOOKKEEPING
-from tf_pflego.system import limited_files
+from tf_pflego.system import deferred, limited_files
 from tf_pflego.system.limited_files import DamagedFileError, content, is_number, json_object
 
 CLIENT = "client.json"  # in the directory of a client on a machine of its own
-# Settings that say where things are and how they are kept, which makes no run another run.
-PLACES = (
-    "data_dir",
-    "table",
-    "download",
-    "output_dir",
-    "overwrite",
-    "resume",
-    "checkpoint_every",
-    "checkpoints_kept",
-    "max_restarts",
-    "ray_address",
-    "cpus_per_shard",
-    "gpus_per_shard",
-    "shard_resources",
-    "node_deadline",
-    "sockets",
-    "round_deadline",
-    "min_reports",
-    "tensorboard",
-)
-
 # The key of config.json that says how statistics of a user's own are shown, if a run has some.
 OWN_STATISTICS = "own_statistics"
-
 # What the configuration of a run says of the partition of clients that the user gave.
 OWN_CLIENTS = "own"
-# The settings that say how a dataset is dealt out; they are None then, as they say nothing.
-DEALING = (
-    "omniglot_splits",
-    "dirichlet_alpha",
-    "min_examples",
-    "personalization",
-    "classes_per_client",
-    "permuted_clients",
-    "shifted_clients",
-    "shift",
-)
-# All that such a run has from its clients.
-OF_CLIENTS = (
-    *(*DEALING, "partition", "network", "label_space", "class_mask"),
-    *("validation_fraction", "client_weights"),
-)
 
 _MOST_ROUNDS, _MOST_NAMES, _MOST_CELLS = 1_000_000, 1_000, 20_000_000
 _MOST_COUNTED = 10**limited_files.MOST_DIGITS
 _COUNTED = ("round", "seconds", "bytes_down", "bytes_up")
-_TYPED: dict[str, Any] = {
-    **dict.fromkeys(("num_rounds", "num_clients", "clients_per_round", "eval_clients", "seed"), 0),
-    **dict.fromkeys(("algorithm", "dataset"), ""),
-}
+
+
+@functools.cache
+def _declared():
+    with deferred.meanwhile():
+        from tf_pflego.runs.config import RunConfig
+    return RunConfig
+
+
+@functools.cache
+def places() -> frozenset[str]:
+    """Returns the settings that say where things are and how they are kept."""
+    return frozenset(names_with(Role.PLACE, _declared()))
 
 
 def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the settings in which one run is another than the expected one, with both values."""
     # A table that was renamed is known by its rows.
-    unsaid = {*PLACES, "dataset"} if expected.get("table") and got.get("table") else {*PLACES}
+    unsaid = places() | ({"dataset"} if expected.get("table") and got.get("table") else set())
     pairs = {
         name: (expected.get(name, "none"), got.get(name, "none"))
         for name in sorted((expected.keys() | got.keys()) - unsaid)
@@ -84,10 +57,13 @@ def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str
 def configuration(path: pathlib.Path) -> dict[str, Any]:
     """Returns what config.json holds; what is told of a run is of the type that it must be."""
     settings = json_object(path)
-    for name, default in _TYPED.items():
-        value = settings.get(name, default)
-        if type(value) is not type(default) or value < default:
-            what = "a whole number" if default == 0 else "a text"
+    for one in dataclasses.fields(_declared()):
+        name, kind = one.name, kind_of(one)
+        value = settings.get(name, kind())
+        if one.metadata["read_with"] or kind not in (int, str):
+            continue
+        if type(value) is not kind or value < kind():
+            what = "a whole number" if kind is int else "a text"
             raise DamagedFileError(f"must have {what} as {name}; got {json.dumps(value)[:60]}")
     try:
         statistic_names.learn(settings.get(OWN_STATISTICS, {}))

@@ -18,10 +18,10 @@ import numpy as np
 
 from tf_pflego import algorithms, data, models
 from tf_pflego.core import statistic_names
+from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data.datasets.catalogue import NAMES
 from tf_pflego.runs import build, methods, partition_file, reader, training
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.runs.reader import OF_CLIENTS, OWN_CLIENTS, PLACES
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.simulation.evaluation import Evaluation
@@ -71,7 +71,7 @@ class StoredRun:
         about = self.configuration
         self._has_own_model = about.get("network") == training.OWN_NETWORK
         is_known = about.get("dataset") in NAMES or bool(about.get("client_column"))
-        self._has_dataset = is_known and about.get("partition") != OWN_CLIENTS
+        self._has_dataset = is_known and about.get("partition") != reader.OWN_CLIENTS
         self.is_of_program = self._has_dataset and not self._has_own_model
         with self._reading("config.json"):
             self.run_config, self.hyper_parameters = self._configured()
@@ -249,18 +249,17 @@ class StoredRun:
         """Returns the RunConfig and the algorithm's hyper-parameters."""
         names = {field.name for field in dataclasses.fields(RunConfig)}
         stored = self.configuration
-        missing = {"algorithm", "dataset", "engine", "seed"} - stored.keys()
-        if missing:
+        if missing := {*names_with(Role.ALIKE, RunConfig)} - stored.keys():
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
         if not isinstance(stored["dataset"], str):
             raise ValueError(f"dataset is {stored['dataset']!r}")
         is_own = methods.is_own(stored)
         # What no setting can say: of a run on arrays, with a model or of a method of users.
-        unsaid = {*PLACES, *(["algorithm"] if is_own else [])}
+        unsaid = reader.places() | ({"algorithm"} if is_own else set())
         unsaid |= set() if self._has_dataset else {"dataset"}
         unsaid |= {"network"} if self._has_own_model else set()
-        if stored.get("partition") == OWN_CLIENTS:
-            unsaid |= {"partition", *(name for name in OF_CLIENTS if stored.get(name) is None)}
+        if stored.get("partition") == reader.OWN_CLIENTS:
+            unsaid |= {"partition", *(name for name in names if stored.get(name) is None)}
         settings = {name: stored[name] for name in names - unsaid if name in stored}
         if stored.get("table"):  # Wherever it is, other rows than those of the run are refused.
             settings["table"] = place = self._data_dir or stored["table"]

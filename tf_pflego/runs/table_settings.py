@@ -6,42 +6,49 @@ import os
 from typing import Any
 
 from tf_pflego.core import tasks
-from tf_pflego.core.settings import setting
+from tf_pflego.core.settings import Role, names_with, setting
 from tf_pflego.data import tables
 from tf_pflego.data.datasets import catalogue
 from tf_pflego.system import values
 
-_of_table = functools.partial(setting, read_with=("client_column", None))
-# What deals a dataset out to clients, which a column does here, with the values that say nothing.
-_DEALING = {"partition": "auto", "num_clients": 0, "permuted_clients": 0, "shifted_clients": 0}
+_place = functools.partial(setting, role=Role.PLACE)
+_of_data = functools.partial(setting, role=Role.DATA)
+_of_table = functools.partial(_of_data, read_with=("client_column", None))
+_of_rows = functools.partial(_of_table, role=Role.DATA | Role.ROWS)
+_alike = functools.partial(_of_table, role=Role.DATA | Role.ALIKE)
+# The arguments of `from_table` that settings become under another name.
+ARGUMENTS = {
+    **{"client": "client_column", "label": "label_column", "features": "feature_columns"},
+    **{"categories": "category_columns", "test": "split", "time": "time_column"},
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class TableSettings:
     """A table of rows, as in --table=pupils.csv --client_column=school --label_column=passed."""
 
-    table: str = setting(
+    table: str = _place(
         "", "file of rows, .csv, .tsv or .parquet, in place of a dataset", is_path=True
     )
-    client_column: str = setting(
+    client_column: str = _of_data(
         "", "column that says whose row it is, of --table or of the examples of a TFDS dataset"
     )
-    label_column: str = _of_table("", "column to predict, or several, separated by commas")
+    label_column: str = _of_rows("", "column to predict, or several, separated by commas")
     feature_columns: str = _of_table(
         "", "columns to predict from, separated by commas; empty for all others"
     )
     category_columns: str = _of_table("", "columns of numbers that are categories, as text is")
-    split: str = _of_table(
+    split: str = _of_rows(
         "random",
         "which rows are for the test: a share of each client's by chance or the last ones by time, "
         "as random:0.2 or last:0.2, or those in which a column says test or 1, as column:NAME",
     )
-    time_column: str = _of_table("", "column by which --split=last orders the rows of a client")
+    time_column: str = _of_rows("", "column by which --split=last orders the rows of a client")
     separator: str = _of_table(tables.AUTO, "what stands between cells, or what the header has")
     decimal: str = _of_table(
         tables.AUTO, "what stands before the fractions of numbers", choices=tables.DECIMALS
     )
-    task: str = _of_table("classification", "what is predicted", choices=tasks.TASKS)
+    task: str = _alike("classification", "what is predicted", choices=tasks.TASKS)
     missing: str = _of_table(
         "refuse",
         "rows that lack a value: refused, filled with means (mean) or left out (drop)",
@@ -75,8 +82,9 @@ def check_source(config: Any) -> None:
     for name in ("client_column", "label_column"):
         if not getattr(config, name):
             raise ValueError(f"`{name}` must name a column of the table; got none. Give it.")
-    for name, nothing in _DEALING.items():
-        if getattr(config, name) != nothing:
+    for name in names_with(Role.DEALING, type(config)):
+        field = type(config).__dataclass_fields__[name]
+        if field.metadata["read_with"] is None and getattr(config, name) != field.default:
             raise ValueError(
                 f"`{name}` must be left out with `client_column`, whose values are the clients; "
                 f"got {getattr(config, name)}. Leave it out."

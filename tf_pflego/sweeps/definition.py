@@ -31,9 +31,8 @@ CHOICES = ("validation", "none")
 # have another one than accuracy; no test example has a part in it.
 CHOSEN_BY = "validation_accuracy/client_mean/last10"
 _HELD_OUT = 0.2
-_OF_RUN = {field.name: field for field in dataclasses.fields(config.RunConfig)}
-_IN_EACH_ROW = {"dataset", "personalization", "algorithm", "num_rounds", "engine"}
-_NOT_IN_CELLS = {"output_dir", "overwrite", "resume", "seed"}
+OF_RUN = {field.name: field for field in dataclasses.fields(config.RunConfig)}
+OF_SWEEP = settings_lib.names_with(settings_lib.Role.SWEEP, config.RunConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +149,7 @@ class Experiment:
                 values.text(f"{what} name", name)
             if settings.get("paper") is not None:
                 values.number("paper", settings["paper"])
-            for name in _NOT_IN_CELLS & settings.keys():
+            for name in settings.keys() & OF_SWEEP:
                 raise ValueError(
                     f"`{what}` must not have `{name}`, which the sweep says itself. Leave it out."
                 )
@@ -184,8 +183,8 @@ class Experiment:
         names = dict.fromkeys(("num_clients", "clients_per_round"))
         for cell in self.planned:
             names |= cell.condition | cell.choices
-            names |= {name: None for name in cell.settings if name not in _OF_RUN}
-        return [name for name in names if name not in _IN_EACH_ROW]
+            names |= {name: None for name in cell.settings if name not in OF_RUN}
+        return [name for name in names if name != "engine"]  # It stands after the results.
 
     @property
     def budget(self) -> int:
@@ -221,7 +220,7 @@ class Experiment:
         of_method = {field.name: field for field in dataclasses.fields(method.settings)}
         choices = {}
         for name, value in list(fixed.items()):
-            if name not in _OF_RUN and name not in of_method:
+            if name not in OF_RUN and name not in of_method:
                 del fixed[name]  # It is another method's; that some method has it was checked.
             elif isinstance(value, tuple) and len(value) == 1:
                 fixed[name] = value[0]  # It is no choice, and takes no trials.
@@ -229,7 +228,7 @@ class Experiment:
                 _refuse_repeated(name, value)
                 choices[name] = fixed.pop(name)
                 if isinstance(value, Range):
-                    choices[name] = value.of(settings_lib.kind_of((_OF_RUN | of_method)[name]))
+                    choices[name] = value.of(settings_lib.kind_of((OF_RUN | of_method)[name]))
         if choices and self.choose == "none":
             raise ValueError(
                 f"`choose` must be {CHOICES[0]} for a range; got none. Write its values as a list."
@@ -260,10 +259,10 @@ def _corners(choices):
 
 def configured(settings: Settings, **places: Any) -> dict[str, Any]:
     """Returns the arguments of `run` for a run with these settings, checked."""
-    of_run = {key: value for key, value in settings.items() if key in _OF_RUN}
+    of_run = {key: value for key, value in settings.items() if key in OF_RUN}
     of_run = {"engine": "in_process"} | of_run | places
     algorithm = None if isinstance(settings["algorithm"], str) else of_run.pop("algorithm")
-    hyper_parameters = {key: value for key, value in settings.items() if key not in _OF_RUN}
+    hyper_parameters = {key: value for key, value in settings.items() if key not in OF_RUN}
     checked = algorithms.check(settings["algorithm"], hyper_parameters)
     arguments = {"run_config": config.RunConfig(**of_run), "algorithm": algorithm}
     return arguments | dataclasses.asdict(checked)
@@ -286,14 +285,14 @@ def _named(cells):
         fixed = cell.settings
         condition = {
             name: fixed.get(name)
-            for name in _OF_RUN
+            for name in OF_RUN
             if differing.get(name) and name != "algorithm" and name in fixed
         }
         alike = [other.settings for other in cells if other.algorithm == cell.algorithm]
         of_method = {
             name: value
             for name, value in fixed.items()
-            if name not in _OF_RUN and len({str(other.get(name)) for other in alike}) > 1
+            if name not in OF_RUN and len({str(other.get(name)) for other in alike}) > 1
         }
         method = cell.algorithm.rpartition(":")[2]  # The function of FILE.py:FUNCTION.
         changes = ", ".join(f"{name}={words(value)}" for name, value in of_method.items())
@@ -339,7 +338,7 @@ def _refuse_unread(names, cells):
     """Raises ValueError if a name is of no setting that a run of a cell reads."""
     methods = {cell.algorithm: cell.settings["algorithm"] for cell in cells}
     kinds = [algorithms.method_of(method).settings for method in methods.values()]
-    known = {*_OF_RUN, *(field.name for kind in kinds for field in dataclasses.fields(kind))}
+    known = {*OF_RUN, *(field.name for kind in kinds for field in dataclasses.fields(kind))}
     for name in sorted(names - known - {"name", "paper"}):
         is_of_other = name in algorithms.settings_of_methods()
         like = "" if is_of_other else texts.suggestion(name, known)

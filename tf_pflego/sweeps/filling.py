@@ -13,7 +13,7 @@ import numpy as np
 from tf_pflego import algorithms
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.runs import reader
-from tf_pflego.runs.reader import OWN_STATISTICS, PLACES
+from tf_pflego.runs.reader import OWN_STATISTICS, places
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.contents import columns_of
 from tf_pflego.sweeps.definition import Cell
@@ -107,7 +107,7 @@ class Store:
         """
         key = {"run": cell.name, "seed": str(seed)}
         config, summary, tables = read_run(raw, cell.settings["algorithm"])
-        unsaid = {*flags, *PLACES, "versions"}
+        unsaid = {*flags, *places(), "versions"}
         others = {name: str(value) for name, value in config.items() if name not in unsaid}
         # An earlier run of the key may have had tables that this one has not.
         there = {path.name for path in self.path.glob("*.csv.gz")} - {TUNING_CURVES}

@@ -4,7 +4,7 @@ import json
 import pathlib
 
 from tf_pflego.reports import writing
-from tf_pflego.runs.reader import PLACES
+from tf_pflego.runs.reader import places
 from tf_pflego.sweeps import tables
 from tf_pflego.sweeps.contents import Contents
 from tf_pflego.sweeps.definition import Experiment, Range
@@ -90,7 +90,7 @@ def describe(path: pathlib.Path, experiment: Experiment) -> None:
                 "settings": {
                     name: value
                     for name, value in (cell.settings | {"algorithm": cell.algorithm}).items()
-                    if name not in PLACES
+                    if name not in places()
                 },
                 "choices": {
                     name: vars(among) if isinstance(among, Range) else among

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core.statistic_names import learn
-from tf_pflego.runs.reader import OWN_STATISTICS, PLACES
+from tf_pflego.runs.reader import OWN_STATISTICS, places
 from tf_pflego.system import durable, limited_files
 
 # As accuracy has them; of other tasks they are of the first statistic.
@@ -59,12 +59,9 @@ _NEEDED = {
     CLIENTS: ("run", "seed", "client"),
 }
 # Columns of a table of runs that are read as numbers, where they are not empty.
-_NUMBERS: dict[str, type] = {
-    **dict.fromkeys(("seed", "num_rounds"), int),
-    **dict.fromkeys(("paper", SECONDS), float),
-}
+_NUMBERS = {"seed": int, "num_rounds": int, "paper": float, SECONDS: float}
 # A run is the same run wherever its clients are.
-_ANYWHERE = {*PLACES, "engine"}
+_ANYWHERE = {*places(), "engine"}
 
 
 def read(path: pathlib.Path) -> list[dict[str, str]]:
@@ -211,7 +208,7 @@ def columns_in(path: pathlib.Path) -> dict[tuple[str, int], dict[str, np.ndarray
 
 def flags_of(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns settings as flags have them, without those that say where things are."""
-    return {name: str(value) for name, value in settings.items() if name not in PLACES}
+    return {name: str(value) for name, value in settings.items() if name not in places()}
 
 
 def lines_of(flags: Mapping[str, Any]) -> str:

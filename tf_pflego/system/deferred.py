@@ -51,6 +51,17 @@ def defer() -> None:
             module.__spec__ = spec
 
 
+@contextlib.contextmanager
+def meanwhile() -> Iterator[None]:
+    """Defers both for the modules that a library imports meanwhile, and for no other."""
+    missing = {*_NAMES} - sys.modules.keys()
+    defer()
+    yield
+    for name in missing:
+        if isinstance(sys.modules.get(name), _Deferred):
+            del sys.modules[name]
+
+
 def is_started() -> bool:
     """Returns whether TensorFlow has been imported."""
     return "tensorflow" in sys.modules and not isinstance(sys.modules["tensorflow"], _Deferred)

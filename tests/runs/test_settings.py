@@ -1,0 +1,108 @@
+"""What is to be known of a setting stands at its declaration, and nowhere else."""
+
+import ast
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from tf_pflego.algorithms import settings_of_methods
+from tf_pflego.runs.config import RunConfig
+
+PACKAGE = pathlib.Path(__file__).parents[2] / "tf_pflego"
+NAMES = {field.name for field in dataclasses.fields(RunConfig)} | settings_of_methods().keys()
+# What no declaration can say.
+LISTS = {
+    # In which order settings are columns,
+    "program/list.py": [["dataset", "seed"]],
+    "reports/view.py": [
+        ["clip_norm", "clients_per_round", "dp_delta", "dp_mechanism", "participation"]
+    ],
+    "sweeps/definition.py": [["clients_per_round", "num_clients"]],
+    "sweeps/filling.py": [["algorithm", "dataset", "personalization"]],
+    # and what a function of the data, which knows no settings, takes from which, and must have.
+    "runs/table_settings.py": [
+        ["client_column", "feature_columns", "label_column"],
+        ["category_columns", "split", "time_column"],
+        ["client_column", "label_column"],
+    ],
+}
+
+
+def _listed(node):
+    """Returns what a literal collection lists; a dictionary of values to be computed is none."""
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return node.elts
+    if isinstance(node, ast.Dict) and all(isinstance(one, ast.Constant) for one in node.values):
+        return [*filter(None, node.keys), *node.values]
+    return []
+
+
+def test_no_list_of_settings_is_kept_by_hand():
+    lists: dict[str, list[list[str]]] = {}
+    for path in sorted(PACKAGE.glob("**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            texts = [one.value for one in _listed(node) if isinstance(one, ast.Constant)]
+            names = sorted(NAMES & {text for text in texts if isinstance(text, str)})
+            if len(names) > 1:
+                lists.setdefault(path.relative_to(PACKAGE).as_posix(), []).append(names)
+    assert {path: sorted(found) for path, found in lists.items()} == {
+        path: sorted(sorted(one) for one in allowed) for path, allowed in LISTS.items()
+    }
+
+
+WHAT_IS_KNOWN = """import dataclasses, json
+from tf_pflego.system import deferred
+deferred.defer()
+from tf_pflego.devices import definition as federation
+from tf_pflego.program import help_pages
+from tf_pflego.reports import series
+from tf_pflego.runs import reader
+from tf_pflego.runs.config import RunConfig
+from tf_pflego.sweeps import definition, store
+
+runs = [dataclasses.asdict(RunConfig(patience=n, shelf=f"s{n}", dealer=n)) for n in (1, 2)]
+cells = definition.grid(patience=[1, 2])
+experiment = definition.Experiment(cells, {"shelf": "top"}, choose="none")
+new = {"patience", "shelf", "dealer"}
+try:
+    RunConfig(table="t.csv", client_column="a", label_column="b", dealer=2)
+except ValueError as error:
+    refused = str(error)
+print(json.dumps({
+    "help": help_pages.of_training(None, 80),
+    "another run": sorted(reader.differences(*runs)),
+    "cells": [cell.name for cell in experiment.planned],
+    "flags": [sorted(new & store.flags_of(cell.settings).keys()) for cell in experiment.planned],
+    "told": sorted(new & federation._SETTINGS),
+    "refused": refused,
+    "is started": deferred.is_started(),
+}))
+"""
+
+
+def test_a_new_setting_is_known_wherever_settings_are_by_its_declaration_alone(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "tf_pflego", ignore=shutil.ignore_patterns("__pycache__"))
+    path, head = tmp_path / "tf_pflego/runs/config.py", "    num_rounds: int = setting("
+    declared = '    patience: int = setting(7, "rounds without a gain", at_least=1)\n'
+    declared += '    shelf: str = _place("", "where it stands")\n'
+    declared += '    dealer: int = _of_dealing(0, "who deals")\n'
+    text = path.read_text(encoding="utf-8")
+    assert text.count(head) == 1
+    path.write_text(text.replace(head, declared + head), encoding="utf-8")
+    command = [sys.executable, "-c", WHAT_IS_KNOWN]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    known = json.loads(done.stdout)
+    assert "  --patience=N\n      rounds without a gain (at least 1; default 7)" in known.pop(
+        "help"
+    )
+    assert "`dealer` must be left out with `client_column`" in known.pop("refused")
+    assert known == {
+        "another run": ["dealer", "patience"],
+        "cells": ["1_pflego", "2_pflego"],
+        "flags": [["patience"], ["patience"]],
+        "told": ["patience"],
+        "is started": False,
+    }
