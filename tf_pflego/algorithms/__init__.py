@@ -70,7 +70,7 @@ def settings_of_methods() -> dict[str, dataclasses.Field]:
     return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
 
 
-# What names a method: a registered name, FILE.py:FUNCTION, its builder, or what these stand for.
+# A method: a registered name, FILE.py:FUNCTION, its builder, or the `Method` itself.
 Named = str | Callable[..., Algorithm] | Method
 
 

@@ -150,7 +150,7 @@ def failed_when_traced(error: BaseException) -> ValueError | None:
     if not files:
         return None
     if type(error).__name__ == "OperatorNotAllowedInGraphError":
-        # What it says next about AutoGraph does not help here.
+        # Its next sentence, on AutoGraph, does not help here.
         sentence, _, _ = str(error).partition(" is not allowed")
         error = TypeError(f"{sentence} is not allowed; use `tf.where` or `tf.cond`").with_traceback(
             error.__traceback__

@@ -40,7 +40,7 @@ def refuse_unlike(first: Structure, nest: Structure, function: str, origin: str)
     It is called when the function is traced, so that it costs nothing in later rounds. Both are
     nests of tensors or specs; a size of the first may be None, for any.
     """
-    must = f"`{function}` must return a state like that of `{origin}`"
+    must = f"`{function}` must return a state like the one from `{origin}`"
     remedy = f"Return the same class, with leaves of the same shapes and dtypes, from `{function}`."
     try:
         tf.nest.assert_same_structure(first, nest)

@@ -20,7 +20,7 @@ from tf_pflego.simulation.records import method_title
 from tf_pflego.system import log, temporary, values
 from tf_pflego.system.signals import Interruption
 
-# Of these flags a run that goes on says so, if it has them from its directory.
+# A resumed run logs the values of these flags that it takes from its directory.
 _PLACES_SAID = ("data_dir", "ray_address")
 
 FLAGS_OF_ARGUMENTS = {

@@ -114,7 +114,7 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
 
 
 class ModelFacts(NamedTuple):
-    """What a run's model must be told of its clients, who need not be on this machine."""
+    """The facts about clients that a run's model depends on; they may be on other machines."""
 
     example_shape: tuple[int, ...]
     num_classes: int  # K, the most that a client has
@@ -309,8 +309,8 @@ def shared_traces() -> Iterator[None]:
     """Within it, runs of this thread that differ in the seed alone trace once, to the same bits.
 
     A block within a block shares with it. Runs with a model of the user's own share if it is one
-    object. Methods that may have constants of the seed are traced for each run: those of the
-    user's own, and FedBABU with its fixed head.
+    object. Methods that may have constants of the seed are traced for each run: a user's own
+    methods, and FedBABU with its fixed head.
     """
     token = _shared.set(_shared.get({}))
     try:

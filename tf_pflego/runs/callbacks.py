@@ -1,4 +1,4 @@
-"""What a run calls between its rounds: the package's own callbacks, and those of users."""
+"""Callbacks, which a run calls between its rounds: the package's own, and users'."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Record = dict[str, Any]
 
 
 class Callback:
-    """What a run calls as it goes on; derive from it and define the methods that you need.
+    """The base of callbacks, which a run calls between rounds; define the methods you need.
 
     A method may read, evaluate and save the simulation, and may not run, restore or close it. An
     exception that it raises ends the run, after a checkpoint from which the run can be resumed.
@@ -27,7 +27,7 @@ class Callback:
         Args:
           simulation: The simulation.
           records: The metrics of the rounds that are done: none, unless the run goes on with
-            another. What a callback remembers of rounds has to be what these say.
+            another. A callback that remembers rounds has to take them from these.
 
         Returns:
           True if the run is to end here.
@@ -50,15 +50,15 @@ class Callback:
 
         Args:
           simulation: The simulation, after the last round.
-          summary: What `run` returns.
+          summary: The summary that `run` returns.
         """
 
 
 class EarlyStopping(Callback):
     """Ends a run when a metric has not become better for some evaluated rounds.
 
-    What the run ends with is that of its last round, not of its best one. A run that is resumed
-    stops where it would have without the interruption.
+    The run ends with the model of its last round, not of its best one. A resumed run stops at the
+    round at which it would have stopped without the interruption.
 
     Args:
       metric: The metric, by its name in metrics.jsonl. None for the mean over clients of the run's

@@ -112,7 +112,7 @@ class ClientSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TaskSettings:
-    """What is predicted and counted, as in --statistics=f1,exact_match."""
+    """The task and its statistics, as in --statistics=f1,exact_match."""
 
     statistics: str = setting(
         "",
@@ -301,7 +301,7 @@ class RunConfig(
     DataSettings,
     MethodSettings,
 ):
-    """What a run is, apart from the hyper-parameters of its algorithm.
+    """The settings of a run, apart from the hyper-parameters of its algorithm.
 
     Values of other types that stand for the same are converted: NumPy's numbers, whole floats, and
     `os.PathLike` for directories.
@@ -328,7 +328,7 @@ class RunConfig(
                 )
 
     def chosen(self, name: str) -> Any:
-        """Returns the value of a setting; where it leaves the choice to the dataset, that of it."""
+        """Returns the value of a setting; the dataset's default if it is "auto" or 0."""
         value = getattr(self, name)
         known = catalogue.OF_TABLES if self.client_column else catalogue.KNOWN[self.dataset]
         return getattr(known, name, value) if value in ("auto", 0) else value

@@ -16,7 +16,7 @@ from tf_pflego.runs.run_directory import RunDirectoryError
 
 # The key of config.json that has `Method.checksum`.
 SOURCE = "algorithm_source"
-# What hyper-parameters may not be called: settings and arguments of a run, other keys of its
+# Names that hyper-parameters may not have: settings and arguments of a run, other keys of its
 # config.json, and flags of the program.
 _TAKEN = {
     *(field.name for field in dataclasses.fields(config.RunConfig)),

@@ -42,7 +42,7 @@ PLACES = (
 # The key of config.json that says how statistics of a user's own are shown, if a run has some.
 OWN_STATISTICS = "own_statistics"
 
-# What the configuration of a run says of the partition of clients that the user gave.
+# The partition in the configuration of a run whose clients the user gave.
 OWN_CLIENTS = "own"
 # The settings that say how a dataset is dealt out; they are None then, as they say nothing.
 DEALING = (
@@ -99,7 +99,7 @@ def configuration(path: pathlib.Path) -> dict[str, Any]:
 def records(path: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the rounds of metrics.jsonl; a last line without its end is one being written.
 
-    What is counted is in [0, 10^18], and the rounds are 1, 2, ..; a metric is whatever it is.
+    Counts are in [0, 10^18], and rounds are 1, 2, ..; metrics may have any value.
     """
     whole, _, _ = content(path).rpartition(b"\n")
     names: set[str] = set()

@@ -38,7 +38,7 @@ from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
 _CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
-# What a run makes, the last first. A directory that has a summary has all that belongs to it.
+# The files that a run writes, the last first. A directory with a summary has them all.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _INPUTS = (partition_file.NAME, PREPROCESSING, _CONFIG)
 _FILES = (*_RESULTS, _CHECKPOINTS, TENSORBOARD, _METRICS, *_INPUTS)

@@ -46,7 +46,7 @@ class StoredRun:
       run_config: The flags, with the places of this machine; the output directory is left out.
       hyper_parameters: The others, by name.
       versions: Those of the program and of what it used.
-      summary: What the run ended with; None if it has not ended.
+      summary: The contents of summary.json; None if the run has not ended.
       is_of_program: Whether it had no arrays and no model of a user's own, which need Python.
     """
 
@@ -177,7 +177,7 @@ class StoredRun:
     def simulation(self, engine: str = "in_process") -> Simulation:
         """Returns a simulation at the newest checkpoint, which can go on; close it after use.
 
-        What it does changes nothing in the directory; it saves elsewhere.
+        It changes nothing in the directory; it saves elsewhere.
 
         Args:
           engine: tff or in_process, whatever the run had; ray for a cluster of its own on this
@@ -185,7 +185,7 @@ class StoredRun:
 
         Raises:
           RunDirectoryError: There is no checkpoint, or data, a model or a method must be given.
-          CheckpointError: The checkpoints are damaged, or the data are not those of the run.
+          CheckpointError: The checkpoints are damaged, or the data are not the run's.
           DatasetError, ImportError: The data or the engine cannot be had.
         """
         checkpoints = Checkpoints(self.path / "checkpoints")
@@ -255,7 +255,7 @@ class StoredRun:
         if not isinstance(stored["dataset"], str):
             raise ValueError(f"dataset is {stored['dataset']!r}")
         is_own = methods.is_own(stored)
-        # What no setting can say: of a run on arrays, with a model or of a method of users.
+        # Settings a RunConfig cannot hold: a user's own arrays, model or method.
         unsaid = {*PLACES, *(["algorithm"] if is_own else [])}
         unsaid |= set() if self._has_dataset else {"dataset"}
         unsaid |= {"network"} if self._has_own_model else set()
@@ -301,8 +301,8 @@ def load_run(
         its directory; None for where it was, which is read if it has the rows of the run.
       clients: The clients' data, for a run on a user's own arrays, or if they are loaded already:
         what `run` was given.
-      model: The model of a run that was given one. What it learnt is in the directory; its layers
-        and the weights that are not trainable are as they were when the run began.
+      model: The model of a run that was given one. The learnt weights are in the directory; its
+        layers and the weights that are not trainable must be as they were when the run began.
       algorithm: The method of a run of the user's own: its builder, or FILE.py:FUNCTION. A run's
         directory never says which code is loaded.
 

@@ -1,4 +1,4 @@
-"""The clients of a run whose rows are those of a table."""
+"""The clients of a run on a table."""
 
 import dataclasses
 

@@ -12,7 +12,7 @@ from tf_pflego.data.datasets import catalogue
 from tf_pflego.system import values
 
 _of_table = functools.partial(setting, read_with=("client_column", None))
-# What deals a dataset out to clients, which a column does here, with the values that say nothing.
+# The settings that deal a dataset out, which a column does here, with their neutral values.
 _DEALING = {"partition": "auto", "num_clients": 0, "permuted_clients": 0, "shifted_clients": 0}
 
 

@@ -32,7 +32,7 @@ from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients, summa
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.system import log, values
 
-# What a run's directory has for its network, where the user gave a model.
+# The network in the directory of a run whose model the user gave.
 OWN_NETWORK = "own"
 _MORE = 1.001  # Other versions of dp-accounting may round otherwise.
 
@@ -57,10 +57,10 @@ def run(
       run_config: The run.
       on_round: Called with the metrics of each round, when they are written; a `Callback` can do
         more.
-      clients: All its clients, such as those of `from_arrays`; None for those of the run's dataset.
-        The output directory has their names, their partition, and fingerprints by which they are
-        known again; its configuration has what they are. Validation examples are drawn from them as
-        in `build_simulation`.
+      clients: All its clients, such as `from_arrays` returns; None for the clients of its dataset.
+        The output directory has their names, their partition and their fingerprints, by which a
+        resumed run knows them again. Validation examples are drawn from them as in
+        `build_simulation`.
       between_steps: Called where nothing is half done: between the steps before the first round and
         after the last, and after each round when it is written. It may raise `KeyboardInterrupt`,
         which ends the run; a checkpoint is written first.
@@ -72,7 +72,7 @@ def run(
         `run_config` names. The output directory has a checksum of its source, and not the source.
       metrics: Measures of your own for evaluated rounds and clients.csv, as in
         `Simulation.evaluate`.
-      callbacks: What is called before, between and after the rounds, in this order; each may end
+      callbacks: Callbacks, called before, between and after the rounds in this order. Each may end
         the run, as `EarlyStopping` does. See `Callback`.
       elsewhere: As in `build_simulation`.
       start_from: The earlier run with which this one begins: what `load_run` returns, or its
@@ -84,7 +84,7 @@ def run(
         be used.
       WorkerError: The TFF worker failed again and again; the run can be resumed.
       NotFiniteError: As in `Simulation.run_round`; the rounds before are in a checkpoint.
-      Exception: What one of the functions or callbacks has raised; the rounds before are in a
+      Exception: One of the functions or callbacks has raised it; the rounds before are in a
         checkpoint.
     """
     between_steps()
@@ -219,7 +219,7 @@ class _Run:
     elsewhere: build.Elsewhere | None
 
     def to_its_end(self, clients, model, method, hyper_parameters, on_clients):
-        """Runs all steps, and returns the summary; the arguments are those of `run`, checked."""
+        """Runs all steps, and returns the summary; takes the arguments of `run`, checked."""
         run_config, directory = self.run_config, self.directory
         if clients is None:
             log.debug(f"loading {run_config.dataset} and dealing it out to clients")

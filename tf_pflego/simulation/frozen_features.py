@@ -1,7 +1,7 @@
-"""What the frozen part of a body makes of the clients' examples, computed once and kept.
+"""The outputs of the frozen part of a body for the clients' examples, computed once and kept.
 
-Runs of one process, as those of a sweep, share features in memory: they are known by the digests of
-the frozen part and of the examples.
+Runs of one process, such as a sweep's, share features in memory by the digests of the frozen part
+and of the examples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The choice of settings, which goes by validation examples alone.
 
-What comes in here are rows of tuning.csv, in which nothing is of test examples.
+It reads rows of tuning.csv, which have nothing of test examples.
 """
 
 import math
@@ -77,7 +77,7 @@ def best(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> Trial | None:
 
 
 def at_edge(cell: Cell, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns those of the chosen settings that are the least or the largest that was tried."""
+    """Returns the chosen settings that are the least or the largest value tried."""
     edges = {}
     for name, among in cell.choices.items():
         if isinstance(among, Range):

@@ -1,6 +1,6 @@
 """The figures of a sweep: its curves, its clients, and how good each setting was that was tried.
 
-The runs are put together as those of a report are, and drawn by the same functions.
+The runs are put together as in a report, and drawn by the same functions.
 """
 
 import re

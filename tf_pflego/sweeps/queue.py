@@ -1,4 +1,4 @@
-"""What is to be done of a sweep, in which order, and what is known of what has ended."""
+"""The queue of a sweep's runs: pending, running and finished."""
 
 import collections
 import pathlib
@@ -15,9 +15,9 @@ from tf_pflego.system import durable, log, texts
 
 
 class Queue:
-    """What is to be done of a sweep; threads take jobs from it, and say how runs have ended.
+    """The jobs of a sweep; threads take jobs from it, and report how runs have ended.
 
-    The runs of a cell that are reported come when all its trials have ended, with what is chosen.
+    The reported runs of a cell come when all its trials have ended, with the chosen settings.
     """
 
     def __init__(self, experiment: Experiment, cells: Sequence[Cell], root: pathlib.Path):

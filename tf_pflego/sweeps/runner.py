@@ -39,7 +39,7 @@ def sweep(
     has changed in the experiment.
 
     Args:
-      experiment: What is run.
+      experiment: The experiment to run.
       output_dir: The directory of its files; `tf_pflego.sweeps.store` says what they are.
       jobs: How many runs go on side by side, each in a process with its part of the cores. With 1
         they are in this process.
@@ -54,7 +54,7 @@ def sweep(
         `KeyboardInterrupt`, which ends the runs with checkpoints.
 
     Returns:
-      What has come out, of failed runs too: they are named, and are made again by the next call.
+      The results. Failed runs are named there, and are made again by the next call.
 
     Raises:
       TypeError, ValueError: An argument does not take its value, or the directory is in use.

@@ -123,7 +123,7 @@ def _measured(row, first):
 
 
 def _numbers_of(sweep, cell, first, runs, base, settings):
-    """Returns the numbers of a cell, whose runs are compared with those of the base, by seed."""
+    """Returns the numbers of a cell; its runs are compared with the base's runs, seed by seed."""
     numbers = {**cell.condition, "method": cell.label, "paper": cell.paper}
     numbers |= {"seeds": len(runs), "seeds_planned": len(sweep.seeds)}
     for name in next(iter(runs.values()))[0]:
@@ -144,7 +144,7 @@ def _numbers_of(sweep, cell, first, runs, base, settings):
 
 
 def _summary(name, measured, spread="deviation"):
-    """Returns the mean over seeds, and of several their standard deviation, or that of the mean."""
+    """Returns the mean over seeds; for several also the standard deviation or standard error."""
     known = [one for one in measured if math.isfinite(one)]
     deviation = statistics.stdev(known) if len(known) > 1 else None
     if spread == "error" and deviation is not None:

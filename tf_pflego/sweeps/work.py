@@ -67,7 +67,7 @@ def make(
     """Makes the runs of a job, or goes on with them; a run that fails does not end the others.
 
     Args:
-      job: What is run.
+      job: The job to run.
       root: The directory of the sweep.
       experiment: Where the clients and the model come from, if they are a user's own.
       between_steps: As in `training.run`.

@@ -1,7 +1,7 @@
 """The frozen part of a Keras body: the largest part that comes before all that is trained.
 
 It ends in one tensor through which all paths from the examples to the features pass, with no weight
-below it that is trained. What it makes of an example never changes, so it can be computed once. A
+below it that is trained. Its output for an example never changes, so it can be computed once. A
 model that is a layer of the body, as a backbone, is frozen as a whole or not at all.
 """
 
@@ -19,7 +19,7 @@ import tensorflow as tf
 from tf_pflego.models.body.body import Body
 from tf_pflego.models.body.live import Live
 
-# Of the activations of all layers of a block, a pass without gradient holds a few at a time.
+# A pass without gradient holds the activations of a few layers of a block at a time.
 _BLOCK_BYTES, _MOST_IN_BLOCK = 2**29, 4096
 
 
