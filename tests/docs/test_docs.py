@@ -1,5 +1,6 @@
 """The pages of the documentation show what really happens, and lead to what there is."""
 
+import dataclasses
 import functools
 import importlib
 import json
@@ -223,8 +224,8 @@ def test_the_page_of_a_method_is_made_from_its_module(name):
     page = method_pages.markdown(name, ROOT)
     docstring = importlib.import_module(f"tf_pflego.algorithms.{name}").__doc__
     assert not words_of(docstring) - words_of(page.replace("\\", ""))
-    for field in algorithms.REGISTRY[name][0].__dataclass_fields__:
-        assert f"| `{field}` |" in page
+    for field in dataclasses.fields(algorithms.REGISTRY[name][0]):
+        assert f"| `{field.name}` |" in page
 
 
 def words_of(text):

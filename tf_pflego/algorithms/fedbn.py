@@ -1,4 +1,4 @@
-"""FedBN: federated averaging of all weights except batch normalisation's.
+"""FedBN: federated averaging in which each client keeps its own batch normalisation.
 
 Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", Algorithm
 1. Learnt: a network for all but each client's scales, offsets and statistics.
