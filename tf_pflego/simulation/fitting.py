@@ -1,4 +1,4 @@
-"""Whether a method, clients and the way in which they are drawn go together."""
+"""Checks that a method, clients and the draw of participants fit together."""
 
 from typing import Any
 

@@ -33,7 +33,7 @@ _kept: dict[tuple[str, str], np.ndarray] = {}
 
 
 def with_frozen_features(model: SplitModel, clients: ClientData) -> tuple[SplitModel, ClientData]:
-    """Returns the trained part of a model, and clients whose examples are what it takes.
+    """Returns the trained part of a model, and clients with features as examples.
 
     The frozen part, below which nothing of the body is trained, is computed here once for each
     example of all splits. Rounds then pass features alone through what is trained, to the same
