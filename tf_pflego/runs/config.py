@@ -62,7 +62,7 @@ class DataSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ClientSettings:
-    """Clients and what they hold, as in --partition=dirichlet --dirichlet_alpha=0.1."""
+    """Clients and partition, as in --partition=dirichlet --dirichlet_alpha=0.1."""
 
     num_clients: int = setting(
         0,
@@ -341,7 +341,7 @@ class RunConfig(
         self.place()
 
     def place(self) -> engine_choice.Choice:
-        """Returns the engine: its name, or what a run on Ray needs besides it."""
+        """Returns the engine: its name, or the options of a Ray cluster."""
         if self.engine != "ray":
             return self.engine
         from tf_pflego.ray.options import RayOptions
@@ -351,7 +351,7 @@ class RunConfig(
         return RayOptions(*(getattr(self, field.name) for field in fields))
 
     def participation_of(self, num_clients: int) -> Participation:
-        """Returns how participants are drawn from `num_clients` clients."""
+        """Returns the draw of participants from `num_clients` clients."""
         bounds = None
         if self.participation == "range":
             least, most = self.clients_per_round_range.split(",")

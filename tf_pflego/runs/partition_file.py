@@ -1,4 +1,4 @@
-"""partition.npz of a run: who holds what and, of a user's own clients, by what they are known."""
+"""partition.npz of a run: the partition and, for a user's own clients, fingerprints."""
 
 import io
 import math
@@ -38,7 +38,7 @@ def write(directory: pathlib.Path, clients: ClientData, are_own: bool, task: Tas
 def refuse_others(directory: pathlib.Path, clients: ClientData, of_table: bool = False) -> None:
     """Raises ValueError if a run in a directory had other clients, or in another order.
 
-    A run of a dataset does not say whom it had.
+    A run on a dataset has no fingerprints.
     """
     expected, names = _known(directory / NAME)
     if expected is None and of_table:  # Whoever made the directory may not know these rows.
@@ -69,7 +69,7 @@ def refuse_others(directory: pathlib.Path, clients: ClientData, of_table: bool =
 
 
 def _known(path: pathlib.Path) -> tuple[Any, Any]:
-    """Returns the fingerprints and the names; None for what is not there."""
+    """Returns the fingerprints and the names; None if there are none."""
     try:
         arrays = limited_files.arrays(path, math.inf)
     except (OSError, limited_files.DamagedFileError):

@@ -91,7 +91,7 @@ class Progress(Callback):
 
 
 def _stream_of_bars() -> Any:
-    """Returns where bars are shown: a program's, or a notebook's output; None elsewhere."""
+    """Returns the stream for bars: a program's, or a notebook's output; else None."""
     kernel = sys.modules.get("ipykernel.iostream")
     if kernel is not None and isinstance(sys.stdout, kernel.OutStream):
         return sys.stdout  # A notebook shows what is on standard error on red.
@@ -131,7 +131,7 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
 
 
 def remarks_on_privacy(summary: Mapping[str, Any]) -> list[str]:
-    """Returns what the last round says of the noise and of the bound, if they fit badly."""
+    """Returns remarks on the last round's noise and bound, if they fit badly."""
     remarks = []
     if summary.get(SIGNAL, 1) < 1:
         remarks.append(

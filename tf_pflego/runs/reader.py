@@ -1,7 +1,7 @@
-"""The files of a run: what its settings say, and its tables, read with limits.
+"""The files of a run, its settings and tables, read with limits.
 
-A file that is not what a run writes is a DamagedFileError; see `system.limited_files`. Nothing here
-needs TensorFlow.
+A file that no run would write is a DamagedFileError; see `system.limited_files`. Nothing here needs
+TensorFlow.
 """
 
 import csv
@@ -71,7 +71,7 @@ _TYPED: dict[str, Any] = {
 
 
 def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings in which one run is another than the expected one, with both values."""
+    """Returns the settings in which a run differs from the expected one, with both values."""
     # A table that was renamed is known by its rows.
     unsaid = {*PLACES, "dataset"} if expected.get("table") and got.get("table") else {*PLACES}
     pairs = {
@@ -82,7 +82,7 @@ def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str
 
 
 def configuration(path: pathlib.Path) -> dict[str, Any]:
-    """Returns what config.json holds; what is told of a run is of the type that it must be."""
+    """Returns the contents of config.json, after a check of their types."""
     settings = json_object(path)
     for name, default in _TYPED.items():
         value = settings.get(name, default)

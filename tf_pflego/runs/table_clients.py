@@ -8,7 +8,7 @@ from tf_pflego.runs.config import RunConfig
 
 
 def load(run_config: RunConfig, preprocessing: Preprocessing | None = None) -> ClientData:
-    """Returns the clients of a run's table, prepared anew or as other rows were."""
+    """Returns the clients of a run's table, prepared anew or like earlier rows."""
     from tf_pflego.data.tables import dealing, reading  # They take pyarrow.
 
     where = run_config.data_dir or None, run_config.download

@@ -1,4 +1,4 @@
-"""Makes a finished run from a configuration, and its directory."""
+"""Trains a run from its configuration, and writes its directory."""
 
 import contextlib
 import dataclasses
@@ -65,24 +65,24 @@ def run(
         after the last, and after each round when it is written. It may raise `KeyboardInterrupt`,
         which ends the run; a checkpoint is written first.
       model: The model that the clients train; None for the network of `run_config`. The output
-        directory has the weights that are learnt, and not the layers.
-      on_clients: Called at the end with the columns of clients.csv, by name; also of a run without
-        an output directory.
-      algorithm: A method of your own: its builder, or FILE.py:FUNCTION; None for the method that
+        directory has the learnt weights, and not the layers.
+      on_clients: Called at the end with the columns of clients.csv, by name, even without an output
+        directory.
+      algorithm: Your own method: its builder, or FILE.py:FUNCTION; None for the method that
         `run_config` names. The output directory has a checksum of its source, and not the source.
       metrics: Measures of your own for evaluated rounds and clients.csv, as in
         `Simulation.evaluate`.
       callbacks: Callbacks, called before, between and after the rounds in this order. Each may end
         the run, as `EarlyStopping` does. See `Callback`.
       elsewhere: As in `build_simulation`.
-      start_from: The earlier run with which this one begins: what `load_run` returns, or its
-        directory; None for what `run_config` says.
-      **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
+      start_from: The earlier run with which this one begins, from `load_run`, or its directory;
+        None for the one in `run_config`.
+      **hyper_parameters: The algorithm's hyper-parameters; the rest keep their defaults.
 
     Raises:
       TypeError, ValueError, ImportError: As in `build_simulation`, or the output directory cannot
         be used.
-      WorkerError: The TFF worker failed again and again; the run can be resumed.
+      WorkerError: The TFF worker failed repeatedly; the run can be resumed.
       NotFiniteError: As in `Simulation.run_round`; the rounds before are in a checkpoint.
       Exception: One of the functions or callbacks has raised it; the rounds before are in a
         checkpoint.
@@ -126,7 +126,7 @@ def run(
 
 
 def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
-    """Raises errors of `run` that are known without its data, and without TensorFlow."""
+    """Raises the errors of `run` that need neither its data nor TensorFlow."""
     engine_choice.refuse_absent(run_config.engine)
     method = methods.method_of(run_config)
     build.checked_hyper_parameters(run_config, method, hyper_parameters)
@@ -156,7 +156,7 @@ def refuse_few_clients(run_config: config.RunConfig) -> None:
 
 
 def _configuration(run_config, method, hyper_parameters, clients=None, model=None):
-    """Returns what a run's directory says of it."""
+    """Returns the configuration in a run's directory."""
     configuration = dataclasses.asdict(run_config) | methods.recorded(method)
     configuration |= dict(sorted(hyper_parameters.items()))
     if clients is not None:
@@ -174,7 +174,7 @@ def _directory(run_config, method, configuration):
 
 
 def _own_statistics(model):
-    """Returns how those statistics of a model's task are shown that are the user's own."""
+    """Returns the titles and formats of the user's own statistics of a model's task."""
     shown = () if model is None else (one.shown._asdict() for one in model.task.statistics)
     return {one.pop("name"): one for one in shown if one["name"] not in statistic_names.CATALOGUE}
 
@@ -271,7 +271,7 @@ class _Run:
         return summary
 
     def _say_what_epsilon_will_be(self):
-        """Says so if the noise that the run began with does not give the epsilon it asks for."""
+        """Warns if the noise that the run began with does not give the epsilon it asks for."""
         epsilon = aggregation_settings.epsilon_at_the_end(self.run_config, self.simulation)
         if epsilon > self.run_config.dp_epsilon * _MORE:
             log.warning(
@@ -329,9 +329,9 @@ class _Run:
                 self.simulation.run(left, *every, listen, self.metrics)
 
     def _despite_losses(self, action):
-        """Returns what an action does; after the loss of a shard it goes on from a checkpoint.
+        """Returns the result of an action; if a shard is lost, goes on from a checkpoint.
 
-        ShardLostError is raised if shards are lost again and again before one more round is done.
+        ShardLostError is raised if shards are lost repeatedly without another finished round.
         """
         lost_at, losses = -1, 0
         while True:
@@ -348,7 +348,7 @@ class _Run:
                 log.warning(f"{error.what}; the run goes on from its last checkpoint")
 
     def _train_new_clients(self, clients):
-        """Returns the evaluations of the new clients, and what the summary says of them."""
+        """Returns the evaluations of the new clients, and their part of the summary."""
         if not self.run_config.new_clients:
             return [], {}
         new = clients.part(self.simulation.data.num_clients, clients.num_clients)
