@@ -39,7 +39,7 @@ def dirichlet(
       num_clients: I.
       num_classes: C.
       seed: The seed of the run.
-      alpha: The concentration: the smaller, the fewer classes make up most of a client's examples.
+      alpha: The concentration, above 0; a smaller one gives a client fewer dominant classes.
       min_examples: The least number of examples of a client, training and test together.
       test_fraction: The share of a client's examples that are test examples, in (0, 1).
       groups: [N] ids, integers or text, or None. If given, each group (Office-Home's domains) is
@@ -111,7 +111,7 @@ def _deal(labels, num_clients, num_classes, alpha, min_examples, rng):
 
 
 def _draw_counts(class_sizes, num_clients, alpha, rng):
-    """Returns [C, I], how many examples of each class each client gets."""
+    """Returns [C, I], the number of examples of each class for each client."""
     counts = np.zeros((len(class_sizes), num_clients), np.int64)
     limit = class_sizes.sum() / num_clients
     for label, count in enumerate(class_sizes):
