@@ -222,7 +222,7 @@ def test_other_data_on_a_node_are_refused(cluster, tiny_model, tiny_clients):
     clients = pfl.ClientData(
         tiny_clients.train, tiny_clients.test, tiny_clients.num_classes, origin=origin
     )
-    with pytest.raises(ValueError, match="must be those of the run; their labels differ"):
+    with pytest.raises(ValueError, match="must be the run's; their labels differ"):
         simulation_on(cluster, tiny_model, clients=clients)
 
 
@@ -247,7 +247,7 @@ def test_data_that_a_node_does_not_have_are_named(cluster, tiny_model, tiny_clie
     [
         (["--num_shards=21", "--num_clients=20"], "the 20 clients; got 21", "Lower --num_shards"),
         (["--num_shards=21", "--num_clients=22", "--new_clients=2"], "the 20 clients", "Lower"),
-        (["--ray_address=127.0.0.1:1"], "--ray_address must be that of a running cluster, or empty",
+        (["--ray_address=127.0.0.1:1"], "--ray_address must be a running cluster's, or empty",
          "`ray start --head`, or correct --ray_address"),
     ],
     ids=["shards", "new clients", "address"],

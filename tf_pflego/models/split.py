@@ -295,7 +295,7 @@ class SplitModel:
         return self._body.lookups.first_strange(examples)
 
     def refuse_lambda_layers(self, what: str) -> None:
-        """Raises ValueError if the body has layers that hold code; `what` is the export."""
+        """Raises ValueError if the body has layers that hold code; `what` names the copy."""
         self._body.refuse_lambda_layers(what)
 
     def features(self, theta: Sequence[tf.Tensor], client: Client) -> tf.Tensor:

@@ -63,8 +63,8 @@ def refuse_others(directory: pathlib.Path, clients: ClientData, of_table: bool =
         got = f"{np.count_nonzero(~same)} of {len(same)} are not, the first is client {name}{place}"
     whose = "the clients of `table`" if of_table else "`clients`"
     raise ValueError(
-        f"{whose} must be those of the run in {directory}, in their order; {got}. Give what the "
-        "run was given: the same examples and names in the same order."
+        f"{whose} must be the clients of the run in {directory}, in their order; {got}. Give "
+        "the run's clients: the same examples and names in the same order."
     )
 
 

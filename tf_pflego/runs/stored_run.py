@@ -56,8 +56,8 @@ class StoredRun:
         if not (self.path / "config.json").is_file():
             what = "does not exist" if not self.path.exists() else "has no config.json"
             raise RunDirectoryError(
-                f"`run` must be the output directory of a run; {self.path} {what}. Give what "
-                "the run was given as `output_dir`."
+                f"`run` must be the output directory of a run; {self.path} {what}. Give the "
+                "`output_dir` of the run."
             )
         with self._reading("config.json"):
             self.configuration = reader.json_object(self.path / "config.json")
@@ -279,7 +279,7 @@ class StoredRun:
             yield
         except Exception as error:
             raise RunDirectoryError(
-                f"{name} in {self.path} must be what a run wrote; it is damaged or missing "
+                f"{name} in {self.path} must be as a run wrote it; it is damaged or missing "
                 f"({error}). Get it from a copy, or make the run again."
             ) from error
 

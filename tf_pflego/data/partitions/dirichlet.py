@@ -63,7 +63,7 @@ def dirichlet(
             f"examples; got {min_examples}. Raise `min_examples`."
         )
     if not len(labels):
-        raise ValueError("`labels` must be those of some examples; got none. Give them.")
+        raise ValueError("`labels` must not be empty; got none. Pass the labels of the dataset.")
     ids, group = positions_of(np.zeros(len(labels), int) if groups is None else groups, labels)
     if num_clients < 1 or num_clients % len(ids):
         raise ValueError(
@@ -98,7 +98,7 @@ def _deal(labels, num_clients, num_classes, alpha, min_examples, rng):
             break
     else:
         raise ValueError(
-            f"`min_examples` must be what some draw gives to each of {num_clients} clients; got "
+            f"`min_examples` must be possible for each of {num_clients} clients; got "
             f"{min_examples}, and in {MAX_DRAWS} draws with alpha {alpha} the smallest client had "
             f"at most {smallest} examples. Lower `min_examples` or `num_clients`, or raise "
             "alpha (`dirichlet_alpha`)."

@@ -99,7 +99,7 @@ class Partition:
         labels = checks.integers(labels, "`labels`")
         if rows.max() >= len(labels):
             raise ValueError(
-                f"`labels` must be those of the training arrays, {rows.max() + 1} or more; got "
+                f"`labels` must cover the training arrays, {rows.max() + 1} or more; got "
                 f"{len(labels)}. Give the labels of the dataset that was dealt out."
             )
         return self.with_rows_held_out(held_out(labels[rows], offsets, fraction, seed))

@@ -51,7 +51,7 @@ def from_table(
     """Returns clients with the rows of a table: each value of a column is a client.
 
     Numbers are standardised and categories become ones and zeros. The clients' `preprocessing` has
-    the values, and exported models take the columns of the table. Of test rows, only the labels are
+    the values, and exported models take the columns of the table. Only the labels of test rows are
     read, for the set of classes.
 
     Args:

@@ -180,7 +180,7 @@ class Body:
         return Body(tf.keras.Model(inputs, part(copy(inputs)), name=f"{copy.name}_and_part"))
 
     def refuse_lambda_layers(self, what: str) -> None:
-        """Raises ValueError if the model has layers that hold code; `what` is the export."""
+        """Raises ValueError if the model has layers that hold code; `what` names the copy."""
         self._cloning.refuse_lambda_layers(what)
 
 

@@ -53,7 +53,7 @@ class Cloning:
         return copy
 
     def refuse_lambda_layers(self, what: str) -> None:
-        """Raises ValueError if there are Lambda layers; `what` is the export."""
+        """Raises ValueError if there are Lambda layers; `what` names the copy."""
         if self._lambda_layers:
             raise ValueError(
                 f"`body` must have no Lambda layer for {what}, since Keras makes none from its "
