@@ -62,7 +62,7 @@ class NewClients:
       clients: The new clients, with examples and classes like the simulation's.
       steps: The number of steps of each client.
       learning_rate: The rate of the steps, or "auto" for methods that train only the head.
-      name: Which of the models that the algorithm serves; None for the first.
+      name: The name of a served model; None for the first.
 
     Attributes:
       learns: The part that moves by the method's rule, "head" or "network".
