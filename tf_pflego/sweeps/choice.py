@@ -42,7 +42,7 @@ def settings_tried(cell: Cell, budget: int) -> list[dict[str, Any]]:
 
 
 def trials_of(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> list[Trial]:
-    """Returns what was tried of a cell, from the rows of tuning.csv."""
+    """Returns the trials of a cell, from the rows of tuning.csv."""
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["run"] == cell.name:

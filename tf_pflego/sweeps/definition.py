@@ -44,7 +44,7 @@ class Cell:
       settings: The settings and hyper-parameters that are fixed, by name.
       choices: The values, a tuple or a `Range`, of those that are chosen.
       paper: The accuracy in percent, or other statistic, that a paper gives for it, if one does.
-      condition: Those settings in which cells differ that say what the method is run on.
+      condition: The settings of data and clients in which cells differ.
       label: The method's name in tables, with the hyper-parameters in which cells differ.
     """
 
@@ -83,7 +83,7 @@ class Experiment:
         percent or other statistic that a paper gives, may be among them. A list or a `Range` holds
         the values to choose among.
       base: The settings of all cells. A run is in process if they do not name an `engine`.
-      seeds: The seeds of the runs that are reported. A seed also says what each client holds.
+      seeds: The seeds of the runs that are reported. A seed also decides the partition.
       title: The first line of the tables.
       choose: `validation`, with which a choice is made by the first statistic of the runs, such as
         accuracy, on validation examples, the mean over clients and the last ten rounds; or
@@ -320,7 +320,7 @@ def words(value: Any) -> str:
 
 
 def name_of(tried: Settings) -> str:
-    """Returns what settings that are tried are called in files."""
+    """Returns the name of tried settings in files."""
     parts = (
         f"{name}={value!r}" if isinstance(value, float) else f"{name}={value}"
         for name, value in tried.items()

@@ -173,7 +173,7 @@ def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns what a CSV file has with the columns of all rows."""
+    """Returns the text of a CSV file with the columns of all rows."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, dict.fromkeys(column for row in rows for column in row))
     writer.writeheader()

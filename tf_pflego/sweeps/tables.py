@@ -1,4 +1,4 @@
-"""The tables of a sweep: what its methods reach, compared seed by seed and client by client.
+"""The tables of a sweep: its methods' results, compared seed by seed and client by client.
 
 Numbers come first, a dictionary for each cell; the texts of the tables are made from them.
 """
@@ -44,7 +44,7 @@ class Comparison:
       rows: A dictionary of numbers for each cell that has a run: accuracies and other shares in
         percent, their differences in points of percent, None where a number is not known.
       tables: The same as texts.
-      notes: Sentences that say what the numbers are, and how settings were chosen.
+      notes: Sentences on the meaning of the numbers and the choice of settings.
       warnings: Sentences that say where the comparison is not fair or not whole.
     """
 
@@ -108,7 +108,7 @@ def _numbers(sweep, reference):
 
 
 def _measured(row, first):
-    """Returns the numbers of a run, with NaN for what is not known."""
+    """Returns the numbers of a run, with NaN for unknown ones."""
 
     def number(key):
         return math.nan if row.get(key) is None else float(row[key])
@@ -153,7 +153,7 @@ def _summary(name, measured, spread="deviation"):
 
 
 def _share_that_gains(ours, theirs, first):
-    """Returns how many percent of the clients of two runs are better off in the first."""
+    """Returns the percentage of the clients of two runs that are better off in the first."""
     if ours is None or theirs is None:
         return math.nan
     _, here, there = np.intersect1d(ours["client"], theirs["client"], return_indices=True)
