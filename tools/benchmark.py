@@ -50,7 +50,7 @@ def merged(before, report, chosen):
     for key in ("cores", "tensorflow"):
         if before.get(key, report[key]) != report[key]:
             raise ValueError(
-                f"`{key}` of the file must be that of this run, {report[key]}; got {before[key]}. "
+                f"`{key}` of the file must be this run's, {report[key]}; got {before[key]}. "
                 "Choose another file."
             )
     return {key: value for key, value in before.items() if part_of(key) not in chosen} | report

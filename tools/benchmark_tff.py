@@ -51,7 +51,7 @@ def beside_pflego(dataset, clients, body, per_round, repeats, names):
 
 
 def process(data_dir, repeats):
-    """Times rounds of PFLEGO as a process of TFF beside those of a simulation on TFF.
+    """Times rounds of PFLEGO as a process of TFF beside rounds of a simulation on TFF.
 
     The clients are the quickstart's and `fashion_mnist`'s.
     """

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 CLASSES, INPUTS, FEATURES, BATCH = 3, 8, 6, 5
-# Of multiples of a batch no program leaves any out; the seed lets clients join late and come back.
+# With multiples of a batch no program drops an example; the seed lets clients join late and return.
 COUNTS = ((15, 7, 3), (3, 6, 6), (3, 3, 24), (4, 4, 2))
 ROUNDS, SEED, RATE, EPOCHS, MIXING_PASSES = 3, 1, 0.1, 2, 3
 EVERYBODY = range(len(COUNTS))
@@ -45,7 +45,7 @@ TRAINED = (0, 0, 0), (0, 0, 1)
 
 
 class Twin(NamedTuple):
-    """What is compared of a method, and by which of the bridges."""
+    """The settings at which a method is compared, and the bridges that do it."""
 
     settings: dict
     bridges: tuple = ()

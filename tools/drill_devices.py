@@ -110,7 +110,7 @@ FAULTS = {
         [("request", 4, 1, "start_one_more b b")],
         {},
         False,
-        ("b", "must be that of one client"),
+        ("b", "must belong to one client"),
     ),
     "another client calls itself as one does": (
         [("request", 4, 1, "start_one_more b other"), ("work", 8, 1, "wait 20")],

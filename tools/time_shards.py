@@ -64,7 +64,7 @@ def measure(num_shards, repeats):
             clients = benchmark_work.federation([size] * count, [1] * count, 2, shape)
             body = models.mlp(shape, 0, units=units)
             for per_round in participants:
-                # Short rounds are timed more often, and those of the largest network take seconds.
+                # Short rounds are timed more often; rounds of the largest network take seconds.
                 turns = 5 * repeats if per_round <= 200 else repeats
                 turns = repeats // 2 if network == "11M" else turns
                 row = {"network": network, "clients": count, "participants": per_round}

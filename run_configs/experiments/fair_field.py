@@ -7,7 +7,7 @@ three settings to choose among, tried for 40 rounds on clients of another seed. 
 mini-batches pass five times over a participant's data in a round; the others take 50 full-batch
 steps, of which PFLEGO's, PFLEGO's with a shared head and FedRecon's pass the network but once or
 twice. Labels are the dataset's, with a mask of the classes that a client holds, or numbers
-of a client's own. What is not set here has the method's default.
+of a client's own. Other settings have the method's default.
 """
 
 from tf_pflego.algorithms import REGISTRY

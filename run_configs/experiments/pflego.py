@@ -66,7 +66,7 @@ def table1():
 def more_methods():
     """Methods that Table 1 of the PFLEGO paper does not have.
 
-    FedRecon has the rates of PFLEGO, and FedDANE those of FedProx with its proximal term.
+    FedRecon has the rates of PFLEGO; FedDANE has the rates and the proximal term of FedProx.
     """
     for degree in DEGREES:
         for like, method in (("pflego", "fedrecon"), ("fedprox", "feddane")):

@@ -13,7 +13,7 @@ Each method has the settings of `fair_field` to choose among, with larger rates 
 one, tried for half as many rounds on clients of another seed. Methods of local mini-batches pass
 twice over a participant's data in a round; the others take 50 full-batch steps, of which PFLEGO's,
 PFLEGO's with a shared head and FedRecon's pass the network but once or twice. Labels are
-the dataset's, with a mask of the classes that a client holds. What is not set here has the method's
+the dataset's, with a mask of the classes that a client holds. Other settings have the method's
 default.
 """
 

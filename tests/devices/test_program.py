@@ -84,7 +84,7 @@ def test_a_client_that_is_killed_goes_on_from_its_directory(files, tmp_path, cap
         assert facts == {}
         another = in_this_process(["client", f"--state_dir={home}"], capsys)
         assert another.returncode == 2
-        assert f"--state_dir must be that of one client; process {running.pid}" in another.stderr
+        assert f"--state_dir must belong to one client; process {running.pid}" in another.stderr
         link.sendall(b"\xff" * 8)
         facts, _ = messages.unpacked(frames.receive(link))
         assert "a message must have at most" in facts["error"]

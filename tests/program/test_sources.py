@@ -107,7 +107,7 @@ def test_a_table_that_was_renamed_is_known_by_its_rows(sources, tmp_path, capsys
     done([*export, "--data_dir=again.csv", "--output_dir=three"], capsys)
     schools.written("again.csv", schools.columns(seed=1))
     refused = in_this_process([*export, "--data_dir=again.csv", "--output_dir=four"], capsys)
-    assert "must be those of the run" in refused.stderr
+    assert "must be the clients of the run" in refused.stderr
 
 
 def test_new_clients_of_a_table_have_the_classes_of_the_run(tmp_path, capsys):

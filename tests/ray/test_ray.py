@@ -217,7 +217,7 @@ def test_more_shards_than_clients_are_refused(cluster, tiny_model):
 @pytest.mark.parametrize(
     ("load", "expected"),
     [
-        (lambda: make_clients(seed=8), "must be those of the run; their labels differ"),
+        (lambda: make_clients(seed=8), "must be the run's; their labels differ"),
         (
             lambda: pfl.load_dataset("digits", data_dir="/proc/none", download=False),
             f"{os.uname().nodename} must have the data of the run, as every node; .*/proc/none",
@@ -237,7 +237,7 @@ def test_a_node_without_the_data_of_the_run_is_named(cluster, load, expected, ti
     [
         (["--num_shards=21", "--num_clients=20"], "the 20 clients; got 21", "Lower --num_shards"),
         (["--num_shards=21", "--num_clients=22", "--new_clients=2"], "the 20 clients", "Lower"),
-        (["--ray_address=127.0.0.1:1"], "--ray_address must be that of a running cluster, or empty",
+        (["--ray_address=127.0.0.1:1"], "--ray_address must be a running cluster's, or empty",
          "`ray start --head`, or correct --ray_address"),
     ],
     ids=["shards", "new clients", "address"],

@@ -162,9 +162,9 @@ def test_a_run_goes_on_with_its_own_clients_alone(tmp_path):
     for rounds in (2, 3):  # Also of a run that has ended.
         config = config_of(output, num_rounds=rounds, resume=True)
         turned = clients_of(("north", "south", "west", "east"))
-        others = r"2 of 4 are not, the first is client west, in whose place it has east. Give what"
+        others = r"2 of 4 are not, the first is client west, in whose place it has east. Give the"
         with pytest.raises(ValueError, match=others):
             pfl.run(config, clients=turned, local_steps=2)
-    with pytest.raises(ValueError, match=r"in their order; there are 4; got 3. Give what"):
+    with pytest.raises(ValueError, match=r"in their order; there are 4; got 3. Give the run's"):
         pfl.load_run(output, clients=clients_of(NAMES[:3])).evaluate()
     assert pfl.run(config, clients=clients_of(), local_steps=2)["round"] == 3

@@ -160,7 +160,7 @@ def test_a_run_on_own_arrays_needs_them_again(tmp_path):
     rows = list(csv.DictReader((output / "clients.csv").open()))
     loss = [f"{loss:.6g}" for loss in run.evaluate().train_loss]
     assert loss == [row["train_loss"] for row in rows]
-    others = r"`clients` must be those of the run .*; 6 of 6 are not, the first is client 0. Give"
+    others = r"`clients` must be the clients of the run .*; 6 of 6 are not, the first is client 0"
     with pytest.raises(ValueError, match=others):
         pfl.load_run(output, clients=own_clients(seed=1)).evaluate()
     (output / "partition.npz").unlink()  # A checkpoint tells the data too.
@@ -268,7 +268,7 @@ def test_damaged_files_are_named(name, ask, copy):
         if name == "metrics.jsonl" and not damaged:
             continue  # A run has this file before its first round.
         (copy / name).write_bytes(damaged)
-        with pytest.raises(RunDirectoryError, match=rf"{name} in .* must be what a run wrote"):
+        with pytest.raises(RunDirectoryError, match=rf"{name} in .* must be as a run wrote it"):
             ask(copy)
 
 
@@ -277,7 +277,7 @@ def test_damaged_files_are_named(name, ask, copy):
 )
 def test_a_configuration_that_is_none_is_refused(changed, copy):
     configure(copy, **changed)
-    with pytest.raises(RunDirectoryError, match=r"config\.json in .* must be what a run wrote"):
+    with pytest.raises(RunDirectoryError, match=r"config\.json in .* must be as a run wrote it"):
         pfl.load_run(copy)
 
 

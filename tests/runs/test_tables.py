@@ -83,8 +83,8 @@ def test_other_rows_are_refused(table, output, capsys):
     refused = in_this_process([f"--output_dir={output}", "--resume", "--num_rounds=3"], capsys)
     assert refused.returncode == 2
     *_, said = refused.stderr.splitlines()
-    assert "the clients of --table must be those of the run in" in said
-    assert "3 of 3 are not, the first is client 1224. Give what the run was given" in said
+    assert "the clients of --table must be the clients of the run in" in said
+    assert "3 of 3 are not, the first is client 1224. Give the run's clients" in said
     with pfl.load_run(output) as run, pytest.raises(ValueError, match="of `table` must be those"):
         run.clients  # noqa: B018
     assert contents(output) == before

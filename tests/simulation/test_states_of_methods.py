@@ -54,7 +54,7 @@ def test_a_state_unlike_the_first_is_refused(side, changed, message, tiny_model,
         exchanges=(Exchange(lambda server, round_: server, client_update, server_update),),
         served={"generic": Served(lambda server, client: server["weights"], model.predict)},
     )
-    must = f"`{side}_update` must return a state like that of `init_{side}`: expected "
+    must = f"`{side}_update` must return a state like the one from `init_{side}`: expected "
     with Simulation(method, tiny_clients, Participation(3, 2), "in_process") as simulation:
         with pytest.raises(ValueError, match=f"^{must}{message}"):
             simulation.run_round()

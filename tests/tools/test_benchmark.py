@@ -54,7 +54,7 @@ def test_what_was_measured_replaces_its_part_of_a_file():
     images = {"cores": 2, "tensorflow": "2", "fashion_mnist/new": 5}
     again = benchmark.merged(before, images, ["fashion_mnist"])
     assert "fashion_mnist/old" not in again and again["fashion_mnist/pflego/ray2/seconds"] == 2
-    with pytest.raises(ValueError, match="`cores` of the file must be that of this run, 4; got 2"):
+    with pytest.raises(ValueError, match="`cores` of the file must be this run's, 4; got 2"):
         benchmark.merged(before, {"cores": 4, "tensorflow": "2"}, ["ray"])
 
 

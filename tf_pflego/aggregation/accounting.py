@@ -1,4 +1,4 @@
-"""How much privacy the noise of a run gives.
+"""The privacy that the noise of a run gives.
 
 Two runs are neighbours if one has, in the place of all that a client uploads, zeros. I and r stay
 public. A client takes part in several releases, each of a sum with Gaussian noise of deviation z C,
@@ -57,10 +57,10 @@ class Accountant:
     """Privacy accounting of the noised sums: how far they tell whether a client takes part.
 
     Attributes:
-      participation: How participants are drawn.
+      participation: The draw of participants.
       mechanism: One of `MECHANISMS`.
       noise_multiplier: z.
-      delta: The probability with which epsilon may not hold.
+      delta: The probability that epsilon does not hold, in (0, 1).
       num_rounds: T.
       releases_per_round: n, the exchanges of a round, each of which releases a sum.
       bits: b, of the integers that the mechanism skellam adds up.
@@ -115,11 +115,11 @@ class Accountant:
         return self._participations(self.num_rounds) if self.mechanism == BANDED else 1
 
     def epsilon(self, releases: int, amplified: bool = True) -> float:
-        """Returns epsilon after so many sums, over all exchanges together.
+        """Returns epsilon after a number of sums, over all exchanges together.
 
         Args:
-          releases: How many sums the server has released.
-          amplified: Whether it is towards those who do not know the draws of participants.
+          releases: The number of sums that the server has released.
+          amplified: Whether observers do not know the draws of participants.
 
         Raises:
           ImportError: dp-accounting is not installed.
@@ -151,7 +151,7 @@ class Accountant:
         return min(plain, sampled[drawn.mode](*sampling, multiplier, count, self.delta))
 
     def measures(self, noise_multiplier: float, states: Sequence[Any]) -> dict[str, float]:
-        """Returns what the record of a round says of the releases that states have counted.
+        """Returns the privacy metrics of a round's record, from the releases counted in states.
 
         There is one state per exchange; the noise multiplier is the one that was used.
         """
@@ -166,7 +166,7 @@ class Accountant:
         }
 
     def _participations(self, rounds):
-        """Returns in how many of the first rounds a client takes part, or may be drawn."""
+        """Returns the number of the first rounds in which a client takes part or may be drawn."""
         if self.participation.mode != "cyclic":
             return rounds
         return math.ceil(

@@ -50,9 +50,9 @@ def secure(algorithm: Algorithm, *, bits: int = BITS, clip_norm: float) -> Algor
     Args:
       algorithm: A method that only uploads what is added up over the participants.
       bits: b, the bits of an integer that is uploaded in the place of a number.
-      clip_norm: C, the largest norm of an upload, which is scaled to it if it is longer. It is that
-        of I alpha_i times the difference of weights of a method that averages, where I alpha_i is
-        1 on average, and of I times what is summed of one that sums.
+      clip_norm: C, the largest norm of an upload; a longer one is scaled to it. It is the norm
+        of I alpha_i times the `averaged` part, where I alpha_i is 1 on average, and of I times the
+        `summed` part.
 
     Raises:
       TypeError: `algorithm` is of another class.

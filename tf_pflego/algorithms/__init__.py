@@ -1,6 +1,6 @@
 """The registry of algorithms: a new algorithm needs its own file and its name here.
 
-A user's own needs no line; see `algorithms.own_methods`.
+A user's own algorithm needs no line; see `algorithms.own_methods`.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ def settings_of_methods() -> dict[str, dataclasses.Field]:
     return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
 
 
-# What names a method: a registered name, FILE.py:FUNCTION, its builder, or what these stand for.
+# A method: a registered name, FILE.py:FUNCTION, its builder, or the `Method` itself.
 Named = str | Callable[..., Algorithm] | Method
 
 
@@ -113,7 +113,7 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
 
 
 def _with_statistics(served):
-    """Returns what is served with the statistics of the client's examples, where it has none."""
+    """Returns served models that take the client's own statistics if they have none."""
     model = getattr(served.predict, "__self__", None)
     if not isinstance(model, SplitModel):
         return served
@@ -127,7 +127,7 @@ def _with_statistics(served):
 
 
 def method_of(name: Named) -> Method:
-    """Returns the method that has a name; see `build` for the argument and the errors."""
+    """Returns the method with a name; see `build` for the argument and the errors."""
     if isinstance(name, Method):
         return name
     if not isinstance(name, str):

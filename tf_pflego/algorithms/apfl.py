@@ -20,9 +20,9 @@ keeps w; client i keeps v_i and a_i.
   a_i      ClientState.share       []
   beta     client_learning_rate
 
-Differences from the paper: the mean is weighted by N_i, as that of all methods here. Where PGFed's
-authors compare with APFL, the share is fixed. If it is learnt, that it moves with each mini-batch,
-and before the steps on w_i and v_i, is our choice.
+Differences from the paper: the mean is weighted by N_i, as in all methods here. The share is fixed
+by default, as PGFed's authors have it when they compare. A learnt share moves with each mini-batch,
+before the steps on w_i and v_i; both are our choice.
 """
 
 from __future__ import annotations

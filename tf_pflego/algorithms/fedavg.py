@@ -26,8 +26,8 @@ the optimiser's state; a client keeps nothing.
 
 Differences from the paper: steps are full-batch unless a batch size is given. The classifier starts
 from Glorot's uniform distribution, with zero bias. The paper's networks have no batch
-normalisation. Where a body has, a client predicts with the statistics of its own examples or, if
-they are shared, with the mean of those of the participants' examples under their trained copies.
+normalisation. If a body has it, a client predicts with the statistics of its own examples or, if
+they are shared, with the mean of the participants' statistics under their trained copies.
 """
 
 import dataclasses
@@ -99,9 +99,9 @@ def average(
 ) -> Algorithm:
     """Returns a method whose server sends weights, and follows what clients add on average.
 
-    What is sent, the message of `client_update`, is the `shared` part of the model's weights. What
-    the server follows is the `move` that it makes of the mean of what clients upload. The `fields`
-    are those of `Algorithm.with_one_exchange`.
+    The server sends the `shared` part of the model's weights; `client_update` receives it. It then
+    follows the `move` that it makes of the mean upload. The `fields` go to
+    `Algorithm.with_one_exchange`.
     """
     optimizer = config.server()
 

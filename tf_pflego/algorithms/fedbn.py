@@ -1,4 +1,4 @@
-"""FedBN: federated averaging of all weights but those of batch normalisation.
+"""FedBN: federated averaging in which each client keeps its own batch normalisation.
 
 Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", Algorithm
 1. Learnt: a network for all but each client's scales, offsets and statistics.
@@ -54,7 +54,7 @@ def build_fedbn(model: SplitModel, config: FedBnConfig) -> Algorithm:
     model = model.with_shared_classifier()
 
     def split(weights):
-        """Returns the weights that all share, and those of normalisation."""
+        """Returns the shared weights, and the weights of batch normalisation."""
         parts: tuple[list, list] = [], []
         for leaf, is_normalizing in zip(weights.theta, model.is_normalizing, strict=True):
             parts[is_normalizing].append(leaf)

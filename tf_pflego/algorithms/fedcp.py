@@ -21,7 +21,7 @@ MMD is the mean of k(h_a, h_b) + k(h'_a, h'_b) - 2 k(h_a, h'_b) over all pairs o
 kernel k(x, y) = sum_c exp(-|x - y|^2 / (2 c)) with c = 10, 15, 20, 50.
 
   paper    here                   shape
-  W^fe     Weights.theta          the body's weights, and after them those of the policy:
+  W^fe     Weights.theta          the body's weights, followed by the policy's weights:
   Theta                           dense [2 M, M + 1], scale [2 M], offset [2 M]
   W^hd     Weights.head           [K, M + 1], G
   W_i^hd   HeadState.head         [K, M + 1], P_i; G at first

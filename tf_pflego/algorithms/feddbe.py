@@ -6,8 +6,8 @@ all clients train a copy of w as in FedAvg and upload step 2's z_i, whose N_i-we
 
 A round:
   1. The server sends w and z to the participants.
-  2. Client i takes steps on w_i, from w, and on b_i, on mini-batches. Their loss is that of
-     phi + b_i plus kappa times the mean over the features of (z_i - z)^2, where the running mean
+  2. Client i takes steps on w_i, from w, and on b_i, on mini-batches. The loss is taken at
+     phi + b_i, plus kappa times the mean over the features of (z_i - z)^2, where the running mean
      z_i <- (1 - m) z_i + m (mean of phi over the batch) starts from 0.
   3. It uploads w_i - w and keeps b_i. The server moves w by the N_i-weighted mean, as in FedAvg.
 

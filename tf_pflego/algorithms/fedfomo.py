@@ -1,4 +1,4 @@
-"""FedFomo: each client mixes into its model those of others that do better on its own data.
+"""FedFomo: each client mixes in the models of others that do better on its own data.
 
 Zhang et al., "Personalized Federated Learning with First Order Model Optimization". Learnt: a
 network w_i per client.

@@ -5,7 +5,7 @@ Learnt: for all clients a body theta and a centroid c_k of the features of each 
 head W_i for each client.
 
 A round:
-  1. The server sends theta and the centroids. Of its features phi under theta, client i finds h_i,
+  1. The server sends theta and the centroids. From features phi under theta, client i finds h_i,
      each class' share of the examples times their mean, and v_i = (mean |phi|^2 - |h_i|^2) / N_i.
   2. It takes steps on mini-batches on W_i over these features, then on theta_i under W_i with
      lambda times the mean of (phi - c_y)^2 in the loss; without a centroid c_y, an example adds 0.

@@ -1,8 +1,8 @@
 """FedRecon: each client trains its head first, then theta takes one gradient step.
 
 Singhal et al., "Federated Reconstruction: Partially Local Federated Learning", in the form that the
-PFLEGO paper compares with (Algorithm 4 of its first version), or in the form of its own paper. What
-is learnt: one feature extractor theta for all clients and a linear head W_i for each client.
+PFLEGO paper compares with (Algorithm 4 of its first version), or in the form of its own paper.
+Learnt: one feature extractor theta for all clients and a linear head W_i per client.
 
 A round:
   1. The server sends theta to the participants.

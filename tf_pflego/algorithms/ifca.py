@@ -9,8 +9,8 @@ A round:
      equal ones the first.
   3. It takes tau full-batch gradient steps of rate beta on a copy of that network, or E epochs of
      steps on mini-batches of B examples, with momentum m.
-  4. It uploads k differences, of which that of its cluster is by what its copy differs from what it
-     was sent and the others are 0, and k weights, of which that of its cluster is alpha_i.
+  4. It uploads k differences and k weights. For its own cluster they are the change of its copy and
+     alpha_i; for the other clusters they are 0.
   5. The server moves each network by the N_i-weighted mean difference of the participants that
      chose it. A network that nobody chose stays as it is.
 

@@ -1,4 +1,4 @@
-"""MOON: federated averaging whose local features stay near those of the server's network.
+"""MOON: federated averaging whose local features stay near the server network's features.
 
 Li, He and Song, "Model-Contrastive Federated Learning", Algorithm 1. Learnt: one network w for all.
 
@@ -6,8 +6,8 @@ A round:
   1. The server sends w to the participants.
   2. Client i trains w_i from w, on mini-batches, on its loss plus mu times the contrastive loss
      -log(e^(s(z, z_w) / tau) / (e^(s(z, z_w) / tau) + e^(s(z, z_i) / tau))), where s is the cosine
-     of two features of the same example: z those of w_i, z_w those of w, and z_i those of the
-     network that the client had when it last took part.
+     of two features of the same example: z under w_i, z_w under w, and z_i under the network that
+     the client had when it last took part.
   3. It uploads w_i - w, and keeps w_i.
   4. The server moves w by the N_i-weighted mean over the participants, as in FedAvg.
 
@@ -56,7 +56,7 @@ def build_moon(model: SplitModel, config: MoonConfig) -> Algorithm:
     model = model.with_shared_classifier()
 
     def directions(features, batch):
-        """Returns features of norm 1, [n, M]; of sequences, those of positions with a label."""
+        """Returns features of norm 1, [n, M]; sequences have only positions with a label."""
         return tf.math.l2_normalize(flat(features, batch.labels)[0], axis=1)
 
     def client_update(sent, state, client, round_):

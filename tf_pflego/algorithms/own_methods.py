@@ -1,10 +1,10 @@
-"""Methods of a user's own, named FILE.py:FUNCTION or given in Python as the function itself.
+"""A user's own methods, named FILE.py:FUNCTION or given in Python as the function itself.
 
 The function is a builder, `build(model, config)`, which returns an `Algorithm`. The annotation of
 its second parameter is the dataclass of the method's hyper-parameters.
 
-A run keeps a checksum of the builder's source, by which it goes on with no other method. Code is
-loaded from what the user names alone, and never because the directory of a run names it.
+A run keeps a checksum of the builder's source, and goes on with no other method. Code is loaded
+only from a file that the user names, and never because the directory of a run names it.
 """
 
 import ast
@@ -35,8 +35,8 @@ _MODULE = "tf_pflego_own_"  # What the name of a file's module begins with.
 class Method:
     """A method that a run can train; `build` makes an Algorithm of a model and settings.
 
-    A run is told its name: a registered one or, of a user's own, FILE.py:FUNCTION without the
-    file's directory.
+    `name` is a registered name or, for a user's own method, FILE.py:FUNCTION without the file's
+    directory.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Method:
     def checksum(self) -> str:
         """Returns a checksum of the builder, and of what it uses of its file or notebook cell.
 
-        Comments and layout do not count. If the source is not known, as of what is typed into
-        Python's own prompt, this raises ValueError.
+        Comments and layout do not count. If the source is unknown, as in Python's own prompt, this
+        raises ValueError.
         """
         code = inspect.unwrap(self.build).__code__
         linecache.checkcache(code.co_filename)
@@ -126,7 +126,7 @@ def module_of(place: str, argument: str = "algorithm") -> types.ModuleType:
 
 @functools.cache
 def _run(path, source, argument):
-    """Returns the module of a file. Where the file has changed, it is run anew."""
+    """Returns the module of a file. If the file has changed, it is run anew."""
     module = types.ModuleType(f"{_MODULE}{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # Dataclasses look for it there.
@@ -150,7 +150,7 @@ def failed_when_traced(error: BaseException) -> ValueError | None:
     if not files:
         return None
     if type(error).__name__ == "OperatorNotAllowedInGraphError":
-        # What it says next about AutoGraph does not help here.
+        # Its next sentence, on AutoGraph, does not help here.
         sentence, _, _ = str(error).partition(" is not allowed")
         error = TypeError(f"{sentence} is not allowed; use `tf.where` or `tf.cond`").with_traceback(
             error.__traceback__
@@ -159,7 +159,7 @@ def failed_when_traced(error: BaseException) -> ValueError | None:
 
 
 def failed(must: str, file: str, error: BaseException, argument: str = "algorithm") -> ValueError:
-    """Returns the error that says what the user's `file` ended with, and in which line.
+    """Returns the error with which the user's `file` ended, and its line.
 
     `must` is what was expected of the argument.
     """

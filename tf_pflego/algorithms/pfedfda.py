@@ -10,8 +10,8 @@ A round:
   2. It takes steps on mini-batches on theta alone, under this head, with momentum m.
   3. It estimates mu_i and Sigma_i from its features, which the new body makes, adds a I to Sigma_i,
      which keeps it from breaking down where examples are few, and goes the share
-     b_i to these: b_i mu_i + (1 - b_i) mu, and so of Sigma. Of 0, 1/4, 1/2, 3/4 and 1, b_i is what
-     predicts best, each half of its examples from estimates of the other half.
+     b_i to these: b_i mu_i + (1 - b_i) mu, and so of Sigma. b_i is the one of 0, 1/4, 1/2, 3/4 and
+     1 that predicts best, each half of its examples from estimates of the other half.
   4. It uploads by what its body, means and covariance differ from what it was sent.
   5. The server adds the N_i-weighted means of these. Eigenvalues below 0, to which only noise or
      attacks on uploads bring Sigma, become 0.

@@ -38,7 +38,7 @@ of step 3 is known, and `head_solver` exact takes it: W_i is the ridge regressio
 gradient in W_i is 0, and step 4 leaves it where it is. The loss of a client may count the squared
 norm of its head (`head_penalty`). In any case step 3 does not raise the client's loss; see
 `models.heads.solvers`. Heads start from 0 where labels are no classes. rho may fall over the rounds
-(`server_schedule`), for the head's last step as for that of theta, since both are one step in
+(`server_schedule`), for the head's last step as for theta's, since both are one step in
 Proposition 1. The limit of an automatic beta does not fall.
 """
 

@@ -13,7 +13,7 @@ differs from the second round on, and theta from the third.
 
 Served: theta_i, as in `pgfed` (Algorithm 1, lines 19 and 22). Everything else is in `pgfed`.
 
-Differences from the paper: those of `pgfed`.
+Differences from the paper: as for `pgfed`.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """The contract: an algorithm is a few pure TensorFlow functions over explicit state.
 
-Engines run these functions and know no algorithm by name; algorithms import no engine. Whatever
+Engines run these functions and know no algorithm by name; algorithms import no engine. All that
 changes between rounds is in the server's state or in a client's state. Most methods need only three
 functions, which make one exchange between the server and the participants of a round:
 
@@ -55,12 +55,12 @@ class Federation(NamedTuple):
 
     @property
     def participation_scale(self) -> float:
-        """I / r: it makes a sum over participants an unbiased estimate of one over all clients."""
+        """I / r, which makes a sum over participants an unbiased estimate for all clients."""
         return self.num_clients / self.mean_clients_per_round
 
     @property
     def everyone(self) -> Federation:
-        """The same where all clients take part."""
+        """The same round, if all clients take part."""
         return Federation(self.num_clients, float(self.num_clients), self.num_clients)
 
 
@@ -75,7 +75,7 @@ class Round(NamedTuple):
 
     @property
     def equal_weight(self) -> tf.Tensor:
-        """[] float32, 1 / I: the weight of a client where all clients count alike."""
+        """[] float32, 1 / I, the weight of each client in a plain mean."""
         return 1 / tf.cast(self.num_clients, tf.float32)
 
 
@@ -95,12 +95,12 @@ class Client(NamedTuple):
     round_number: Structure = ()
 
     def in_round(self, round_: Round) -> Client:
-        """Returns it as a participant of a round."""
+        """Returns the client as a participant of a round."""
         return self._replace(round_number=round_.number)
 
 
 class ClientResult(NamedTuple):
-    """The result of a client's update: for its test after training, its state and the server."""
+    """The result of a client's update, for its test after training, its state and the server."""
 
     weights: Structure  # what the client would predict with right after its local training
     state: Structure = ()  # the client's new state
@@ -120,7 +120,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def share(cls, result: ClientResult, client_weight: tf.Tensor) -> Sums:
-        """Returns what one participant adds."""
+        """Returns the sums of one participant."""
         if not tf.nest.flatten(result.averaged):
             return cls(result.summed, result.averaged, ())
         weighted = tf.nest.map_structure(lambda leaf: client_weight * leaf, result.averaged)
@@ -154,10 +154,10 @@ class Exchange:
       cohort: Exchanges of one round that name the same cohort have the same participants; for each
         other name, other participants are drawn. With the name `participation.FIRST_ROUND` all
         clients take part in the first round, and nobody in later ones.
-      upload_bytes: (`Sums`, what is individual) -> the bytes of what a participant uploads; both of
+      upload_bytes: (`Sums`, individual part) -> the bytes that a participant uploads; both are
         specs or tensors of one client.
-      of_nobody: (server_state) -> the `Sums` of no participants, if the server takes part in rounds
-        without any. By default nothing moves in them.
+      of_nobody: (server_state) -> the `Sums` of no participants, if the server also acts in rounds
+        without any. By default such rounds change nothing.
       seeded: (server_state, client_ids [c], round number) -> server_state, with the secret seeds of
         this exchange. It is called before the exchange, outside of TensorFlow's graphs, which know
         32 bits of a seed where a secret must have 128. None if nothing is secret.
@@ -245,18 +245,18 @@ class Algorithm(ByValue):
       init_client: (server_state, seed [2], classes [K]) -> client_state, at the client's first
         participation; its shapes do not depend on the client. By default it keeps nothing.
       exchanges: The exchanges of a round, in order.
-      served: The models that a client can be served with, by name. `ClientResult.weights` belong to
-        the first, and metrics without the name of a model are the first's.
-      uses_global_classes: Whether it reads of which global classes the rows of a client's head are.
-        The clients' classes must be below the model's `num_global_classes` then.
+      served: The models that a client can be served with, by name. `ClientResult.weights` and
+        metrics without the name of a model belong to the first.
+      uses_global_classes: Whether it uses the global classes of the rows of a client's head. Then
+        the clients' classes must be below the model's `num_global_classes`.
       measures: (server_state) -> numbers by name, which the record of a round holds.
-      published: (server_state) -> what of it is no secret, which a run's server.npz has.
-      participation: The one way of drawing participants that it allows, a `Participation`; None
-        for any. Claims of privacy depend on it.
-      participation_seed: (server_state) -> the seed from which participants are drawn, where it
-        must be secret. None for the seed of the run.
-      must_be_outermost: Whether no wrapper may go around it, since what it claims of the sums of
-        uploads holds for these sums alone.
+      published: (server_state) -> the part that is no secret, for a run's server.npz.
+      participation: The only `Participation` that it allows; None for any. Claims of privacy depend
+        on it.
+      participation_seed: (server_state) -> the seed of the draws of participants, if it must be
+        secret. None for the seed of the run.
+      must_be_outermost: Whether no wrapper may go around it, since its claims hold only for its own
+        sums of uploads.
     """
 
     name: str

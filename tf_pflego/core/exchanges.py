@@ -1,11 +1,10 @@
-"""Several exchanges in a round, each of them like the only one of the method.
+"""Several exchanges in a round, each like the method's single exchange.
 
 In each the server sends its newest weights to the same participants and takes a step. With
-`exchange_examples` part, a participant works on one example in so many, drawn anew for each
-exchange, so that a round passes all examples once, whatever the number of exchanges, like mini-
-batches on one machine. Bytes are as many times one exchange's. Where a gradient is
-unbiased because participants are drawn, this holds for the first exchange of a round: the weights
-of later ones depend on who takes part.
+`exchange_examples` part, a participant works on an equal share of its examples, drawn anew for each
+exchange, so a round passes all examples once, like mini-batches on one machine. Each exchange costs
+the same bytes. A gradient that is unbiased because participants are drawn is so in the first
+exchange of a round: the weights of later ones depend on the participants.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Exchanges(settings.HyperParameters):
     )
 
     def of_each_round(self, algorithm: Algorithm) -> Algorithm:
-        """Returns the method, which has one exchange, with as many as are asked for."""
+        """Returns a method of one exchange with as many as the settings ask for."""
         (exchange,), count = algorithm.exchanges, self.exchanges_per_round
 
         def on_a_part(message, state, client, round_):

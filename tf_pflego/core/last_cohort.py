@@ -24,7 +24,7 @@ class LastCohort(NamedTuple):
 
     @classmethod
     def nobody(cls, kept: Structure) -> LastCohort:
-        """Returns that before the first round; `kept` is what would be kept of one client."""
+        """Returns the empty cohort before the first round; `kept` is the entry of one client."""
         rows = tf.nest.map_structure(lambda leaf: tf.zeros([0, *leaf.shape], leaf.dtype), kept)
         return cls(tf.zeros([0], tf.int64), rows)
 
@@ -40,7 +40,7 @@ class LastCohort(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """For each of r clients `count` members of a last cohort, or fewer."""
+    """At most `count` members of a last cohort for each of r clients."""
 
     ids: tf.Tensor  # [r, count] int64, whose they are; 0 where there is none
     present: tf.Tensor  # [r, count] float32, 1; 0 where there is none
@@ -50,7 +50,7 @@ class Chosen(NamedTuple):
 def with_largest(cohort: LastCohort, scores: tf.Tensor, ids: tf.Tensor, count: int) -> Chosen:
     """Returns for each of r clients the `count` other members that have the largest scores.
 
-    The scores [r, c] are finite; of equal ones, the smaller client id's counts more.
+    The scores [r, c] are finite; if two are equal, the smaller client id comes first.
     """
     least, size = scores.dtype.min, tf.size(cohort.ids)
     others = tf.where(tf.equal(ids[:, None], cohort.ids), least, scores)
@@ -72,13 +72,12 @@ def regrouped(
     federation: Federation,
     init_server: Callable[[Federation], Structure],
 ) -> Structure:
-    """Returns the server's state for a new federation, whose clients were in the old one or joined.
+    """Returns the server's state after clients have left or joined.
 
     An axis of the state counts clients if its length depends on I, as both axes of PGFed's matrix A
-    do. Along it, clients that stay move to their new positions, and clients that
-    join have the values of before the first round. A `LastCohort` loses the members
-    that leave. All else stays as it is.
-    `former` [I] is the position that each client had, or -1 for those that join.
+    do. Along it, clients that stay move to their new positions, and clients that join get the
+    initial values. A `LastCohort` loses the members that leave. All else stays as it is. `former`
+    [I] is the old position of each client, or -1 if it joins.
     """
     fresh = init_server(federation)
     # A federation of one client more shows which axes count clients.

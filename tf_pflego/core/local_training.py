@@ -27,7 +27,7 @@ class Work(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Work:
-        """Returns what a setting such as epochs:0.5 or examples:640 says; raises ValueError."""
+        """Returns the work of a setting such as epochs:0.5 or examples:640; raises ValueError."""
         unit, _, amount = text.partition(":")
         try:
             if unit == EPOCHS:
@@ -54,9 +54,9 @@ class LocalSteps(settings.HyperParameters):
     client_weight_decay: float = settings.client_weight_decay()
 
     def rate(self, client: Client, first: float | None = None) -> optimizers.Rate:
-        """Returns beta in the client's round, or another rate that falls from `first` as it does.
+        """Returns beta in the client's round, or a rate that falls like beta from `first`.
 
-        Outside of rounds it is the rate of the first.
+        Outside of rounds it is the first rate.
         """
         first = self.client_learning_rate if first is None else first
         if self.client_rate_decay == 1 or isinstance(client.round_number, tuple):
@@ -89,7 +89,7 @@ class PlainMiniBatches(LocalSteps):
         return self.local_epochs if self.work == EPOCHS else Work.of(self.work)
 
     def num_steps(self, client: Client) -> tf.Tensor | int:
-        """Returns how many steps a participant takes in a round."""
+        """Returns the number of a participant's steps in a round."""
         whole, more, in_epoch = _length(client, self.passes, self.batch_size, self.drop_last_batch)
         return whole * in_epoch + more
 
@@ -107,7 +107,7 @@ class PlainMiniBatches(LocalSteps):
         return minimize(loss, start, client, self.optimizer(client), passes, *batches)
 
     def over_batches(self, step: Callable[[Any, Client], Any], start: Any, client: Client) -> Any:
-        """Returns what `step` carries through local training; see the function `over_batches`."""
+        """Returns the carry of `step` after local training; see the function `over_batches`."""
         batches = (self.batch_size, 0, self.drop_last_batch)
         return over_batches(step, start, client, self.passes, *batches)
 
@@ -123,7 +123,7 @@ class MiniBatches(PlainMiniBatches):
         return optimizers.sgd(self.rate(client), self.momentum, self.client_weight_decay)
 
     def gradient_weight(self, client: Client) -> tf.Tensor:
-        """Returns [] how often all gradients of a participant together count in what it moves by.
+        """Returns [], the sum of the factors of a participant's gradients in its total move.
 
         Over tau steps it moves by -beta sum_k a_k g_k, in which the gradient of step k counts
         a_k = 1 + m + ... + m^(tau - k), with momentum m. This is the sum of all a_k: tau for m = 0.
@@ -217,7 +217,7 @@ def over_batches(
     stream: int = 0,
     drop_last_batch: bool = False,
 ) -> Any:
-    """Returns what `step` carries from batch to batch, as it is after the last batch.
+    """Returns the carry of `step` after the last batch.
 
     Each epoch shuffles the client's examples anew with the client's seed and deals them out in
     batches; the last batch of an epoch may be smaller. With `FULL_BATCH` the only batch of an epoch
@@ -263,7 +263,7 @@ def _seeded(batch, seed, number):
 
 
 def _length(client, epochs, batch_size, drop_last_batch):
-    """Returns so many whole epochs, batches of one more epoch, and batches of an epoch."""
+    """Returns the numbers of whole epochs, of batches in one more, and of batches per epoch."""
     in_epoch = num_batches(client, batch_size, drop_last_batch)
     if isinstance(epochs, int):
         return epochs, 0, in_epoch
@@ -277,7 +277,7 @@ def _length(client, epochs, batch_size, drop_last_batch):
 
 
 def num_batches(client: Client, batch_size: int, drop_last_batch: bool) -> tf.Tensor | int:
-    """Returns how many batches an epoch has, as `over_batches` deals them out."""
+    """Returns the number of batches of an epoch of `over_batches`."""
     if batch_size == FULL_BATCH:
         return 1
     if drop_last_batch:

@@ -15,7 +15,7 @@ import tensorflow as tf
 class Loss(NamedTuple):
     """The loss of logits [K, n], outputs first, as `HeadObjective` has them, and its derivatives.
 
-    The targets are what `Task.targets` makes of labels.
+    `Task.targets` makes the targets from labels.
     """
 
     values: Callable[[Any, Any], tf.Tensor]  # (logits, targets) -> [n]
@@ -116,7 +116,7 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def _softmax(logits):
-    """Returns [K, n]; the classes come first, for which TensorFlow has no softmax that is fast."""
+    """Returns [K, n], classes first; TensorFlow has no fast softmax for this order."""
     exponentials = tf.exp(logits - tf.reduce_max(logits, axis=0))
     return exponentials / tf.reduce_sum(exponentials, axis=0)
 

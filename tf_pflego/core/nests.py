@@ -1,4 +1,4 @@
-"""Arithmetic on nests of tensors: weights, gradients, and whatever else algorithms add up."""
+"""Arithmetic on nests of tensors, such as weights and gradients."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def positions(nest: Structure) -> dict[str, int]:
 
 
 def refuse_unlike(first: Structure, nest: Structure, function: str, origin: str) -> None:
-    """Raises ValueError if `function` returned a state that is not like the first, of `origin`.
+    """Raises ValueError if `function` returned a state unlike the first, which `origin` returned.
 
     It is called when the function is traced, so that it costs nothing in later rounds. Both are
     nests of tensors or specs; a size of the first may be None, for any.
     """
-    must = f"`{function}` must return a state like that of `{origin}`"
+    must = f"`{function}` must return a state like the one from `{origin}`"
     remedy = f"Return the same class, with leaves of the same shapes and dtypes, from `{function}`."
     try:
         tf.nest.assert_same_structure(first, nest)
@@ -98,7 +98,7 @@ def like(nest: Structure, vector: tf.Tensor) -> Structure:
 
 
 def size(nest: Structure) -> int:
-    """Returns how many numbers a nest of tensors or specs has."""
+    """Returns the number of elements of a nest of tensors or specs."""
     return sum(math.prod(leaf.shape) for leaf in tf.nest.flatten(nest))
 
 

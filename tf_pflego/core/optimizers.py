@@ -1,4 +1,4 @@
-"""Optimisers as pure functions over nests: all that an optimiser remembers is in its state.
+"""Optimisers as pure functions over nests: an optimiser's memory is its state.
 
 The server, the clients' local training and the solvers of the head use the same optimisers. At the
 server the learning rate may fall: in round t = 1, 2, ... it is rho times a share that a schedule
@@ -147,7 +147,7 @@ def muon(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
     for_others = adam(learning_rate, epsilon)
 
     def parted(nest):
-        """Returns the matrices of the body, all other leaves, and of which kind each leaf is."""
+        """Returns the matrices of the body, all other leaves, and the kind of each leaf."""
         leaves = tf.nest.flatten(nest)
         in_body = len(tf.nest.flatten(nest.theta)) if isinstance(nest, Weights) else len(leaves)
         kinds = [len(leaf.shape) > 1 and k < in_body for k, leaf in enumerate(leaves)]
@@ -258,7 +258,7 @@ class ServerOptimizer:
 
 @dataclasses.dataclass(frozen=True)
 class ServerSettings(settings.HyperParameters):
-    """The hyper-parameters of a server's optimiser, by default of one that is given gradients."""
+    """The hyper-parameters of a server's optimiser; the defaults suit gradients."""
 
     server_learning_rate: float = server_learning_rate()
     server_optimizer: str = server_optimizer()
@@ -326,7 +326,7 @@ class AveragingServer(ServerSettings):
 
 
 def share(schedule: str, number: tf.Tensor, num_rounds: int) -> tf.Tensor:
-    """Returns [] float32, by what the rate is multiplied in round t = `number`, [] int32."""
+    """Returns [] float32, the factor of the rate in round t = `number`, [] int32."""
     if schedule == CONSTANT:
         return tf.ones([])
     left = tf.cast(tf.maximum(num_rounds + 1 - number, 0), tf.float32)

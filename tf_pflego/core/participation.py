@@ -1,7 +1,7 @@
 """Participation in a round: a pure function of (seed, round), the same for every algorithm.
 
 Clients are drawn, and some of them may drop out before they report: their devices run out of power,
-or their connections fail. Neither a client's state nor the server sees anything of that.
+or their connections fail. Then the client's state and the server stay as they are.
 
 Source: PFLEGO, section 3.2.1 (binomial and fixed) and Figure 7 (range).
 """
@@ -24,7 +24,7 @@ FIRST_ROUND = "all clients in round 1"
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
-    """How the participants of a round are drawn, uniformly among `num_clients` clients.
+    """The draw of a round's participants, uniform among `num_clients` clients.
 
     With the mode cyclic only the order of the clients is random, and drawn once from the seed.
 
@@ -43,8 +43,8 @@ class Participation:
         is scaled by I / (r (1 - p)) stays unbiased.
 
     Raises:
-      ValueError: There is no such mode, a number is not whole or out of its range, or there are not
-        so many clients.
+      ValueError: There is no such mode, a number is not whole or out of its range, or there are too
+        few clients.
     """
 
     num_clients: int

@@ -13,10 +13,10 @@ def on_simplex(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
     `quadratic` has the P [b, n, n], symmetric and positive semidefinite, and `linear` the q [b, n].
     Among several solutions it is about the one of the least norm.
 
-    An active set method in float64: the largest step is taken towards the minimum over the free
-    numbers that keeps them at least 0, and who blocks it becomes 0; at the minimum, the number at 0
-    along which the value falls fastest becomes free. It begins at the best corner. Each turn lowers
-    the value or frees or fixes a number, and most numbers do so once: 4 n turns are the limit.
+    An active set method in float64. It takes the largest step towards the minimum over the free
+    numbers that keeps them at least 0, and a number that blocks it becomes 0. At the minimum, the
+    number at 0 along which the value falls fastest becomes free. It begins at the best corner. Each
+    turn lowers the value or frees or fixes a number, mostly each once: 4 n turns are the limit.
     """
     p, q = tf.cast(quadratic, tf.float64), tf.cast(linear, tf.float64)
     n = p.shape[-1] or tf.shape(p)[-1]

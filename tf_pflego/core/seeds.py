@@ -10,8 +10,8 @@ import numpy as np
 def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     """Returns the random stream of one purpose, such as "participation", from the run's seed.
 
-    The keys are the round, the client id or whatever else tells this stream from others of the same
-    purpose. They and the seed are at least 0.
+    The keys tell streams of the same purpose apart, such as the round or the client id. Keys and
+    seed are at least 0.
     """
     digest = hashlib.sha256(purpose.encode()).digest()[:16]
     words = np.frombuffer(digest, dtype="<u4").tolist()
@@ -24,15 +24,15 @@ def integer(seed: int, purpose: str, *keys: int) -> int:
 
 
 def secret() -> np.ndarray:
-    """Returns [2] int64 from the system's secure source, of which nothing else tells anything."""
+    """Returns [2] int64, a secret from the system's secure source of random numbers."""
     return np.frombuffer(os.urandom(16), np.int64).copy()
 
 
 def of_secret(secret: np.ndarray, purpose: str, *keys: int | np.ndarray) -> np.ndarray:
     """Returns [2] int64, a seed that only the holder of a secret can know.
 
-    It is a keyed hash (BLAKE2b) of the purpose and the keys, so that two seeds of one secret tell
-    nothing of each other, and a search has to go through all 2^128 secrets.
+    It is a keyed hash (BLAKE2b) of the purpose and the keys, so one seed tells nothing about
+    another, and a search has to go through all 2^128 secrets.
     """
     message = hashlib.blake2b(purpose.encode() + b"\0", key=secret.tobytes(), digest_size=16)
     for key in keys:

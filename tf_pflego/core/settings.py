@@ -51,7 +51,7 @@ def setting(
       below: The number that it must be below.
       choices: All values that at least one algorithm takes.
       words: The words that at least one algorithm takes in place of a number.
-      taken: Which of the choices, or of the words, this algorithm takes; None for all.
+      taken: The choices or words that this algorithm takes; None for all.
       is_path: Whether it is a path.
       read_with: (name of another setting, values) if it is read only while the other has one of
         these values; with None for the values, while the other is not empty.
@@ -96,13 +96,13 @@ def kind_of(field: dataclasses.Field) -> type:
 
 
 def definition(field: dataclasses.Field) -> dict[str, Any]:
-    """Returns what algorithms that share a setting must agree on: all but `default` and `taken`."""
+    """Returns all of a setting but `default` and `taken`, on which algorithms must agree."""
     about = {key: value for key, value in field.metadata.items() if key != "taken"}
     return {"type": kind_of(field), **about}
 
 
 def range_of(field: dataclasses.Field) -> str:
-    """Returns in words which values a setting takes; nothing if its kind says it all."""
+    """Returns the values of a setting in words; "" if its kind is enough."""
     about = field.metadata
     if about["choices"] is not None:
         return f"one of {', '.join(about['taken'])}"

@@ -1,4 +1,4 @@
-"""How the statistics of tasks are shown, and which of two of their values is better.
+"""The titles and formats of statistics, and which of two values is better.
 
 Nothing heavy is imported here, so that reports, sweeps and the command line read this without
 starting TensorFlow.
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Shown(NamedTuple):
-    """How a statistic is shown."""
+    """The title and format of a statistic, and which of two values is better."""
 
     name: str  # its metrics are test_{name}/client_mean and so on
     title: str  # in tables, axes and lines of the terminal
@@ -35,7 +35,7 @@ class Shown(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """1, or -1 if lower is better: of values times this the largest is the best."""
+        """1 if higher is better, else -1; `sign * value` is always to be maximised."""
         return 1 if self.higher_is_better else -1
 
     def best(self, values: Iterable[float]) -> float:
@@ -43,18 +43,18 @@ class Shown(NamedTuple):
         return max(values, key=lambda value: self.sign * value)
 
     def metric(self, of_accuracy: str) -> str:
-        """Returns what a metric is called that accuracy has by this name."""
+        """Returns the metric of this statistic, from the name of accuracy's metric."""
         return of_accuracy.replace("accuracy", self.name)
 
     def written(self, value: float | None) -> str:
-        """Returns a value with the digits of a line; None stands for one that was not finite."""
+        """Returns a value as a line shows it; None stands for infinity or NaN."""
         if value is None:
             return "-"
         return f"{value:.4f}" if self.is_share else significant(value)
 
 
 def significant(value: float, digits: int = 4, sign: str = "") -> str:
-    """Returns a number with so many digits that count, and all those before the point."""
+    """Returns a number with `digits` significant digits, and all digits before the point."""
     if not 1e-4 <= abs(value) < 1e15:
         return f"{value:{sign}.{digits}g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -90,17 +90,17 @@ _OWN: dict[str, Shown] = {}
 
 
 def learn(own: Mapping[str, Mapping[str, Any]]) -> None:
-    """Takes how statistics of users' own are shown, as config.json has it of a run."""
+    """Registers users' own statistics, as the config.json of a run has them."""
     _OWN.update({name: Shown(name, **about) for name, about in own.items()})
 
 
 def shown(name: str) -> Shown:
-    """Returns how a statistic is shown; one that nothing is known of by its own words."""
+    """Returns the title and format of a statistic; an unknown one is shown by its name."""
     return CATALOGUE.get(name) or _OWN.get(name) or Shown(name, name.replace("_", " "))
 
 
 def of_metric(name: str) -> Shown:
-    """Returns the statistic of a metric or a column of clients; without a name if it is of none."""
+    """Returns the statistic of a metric or a column of clients; one without a name if none."""
     match = _STATISTIC.search(name)
     return shown(match[1]) if match else Shown("", "")
 
@@ -108,7 +108,7 @@ def of_metric(name: str) -> Shown:
 def first_of(names: Iterable[str]) -> Shown:
     """Returns the first statistic of a run; accuracy if there is none.
 
-    The names are of its metrics, or of the columns of its clients, in their order.
+    The names are the run's metrics, or the columns of its clients, in order.
     """
     names = list(names)
     matches = [kind.fullmatch(name) for kind in (_METRIC, _COLUMN) for name in names]

@@ -31,7 +31,7 @@ def ratio(sums: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Statistic:
-    """One number that says how good the predictions for some examples are.
+    """A number that says how good predictions are.
 
     Args:
       name: One word of letters, digits and _, as in `test_{name}/client_mean`.
@@ -40,11 +40,11 @@ class Statistic:
         in the units of the labels. Where positions of sequences are predicted, they are examples.
       value: From such sums [..., m] float64, of one client or of several, to the value [...], as
         TensorFlow operations; by default the first over the second.
-      higher_is_better: Which of two values is the better one.
+      higher_is_better: Whether the higher of two values is the better one.
       of_logits: Whether `sums` takes logits in place of predictions.
 
     Raises:
-      ValueError: The name is not one word, or is one of those that are there already.
+      ValueError: The name is not one word, or is taken.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Statistic:
 
     @property
     def shown(self) -> Shown:
-        """Its name where it is shown."""
+        """The title."""
         known = statistic_names.CATALOGUE.get(self.name)
         title = self.name.replace("_", " ")
         return known or Shown(self.name, title, self.higher_is_better, False)
@@ -87,7 +87,7 @@ class Tally(NamedTuple):
         return np.asarray(self.statistic.value(tf.constant(self.sums)))
 
     def of_all(self) -> float:
-        """Returns the value of all their examples together."""
+        """Returns the value for all examples together."""
         return float(self.statistic.value(tf.constant(self.sums.sum(axis=0))))
 
 
@@ -113,7 +113,7 @@ def _hits_among_top(logits, labels):
 
 
 def _confusion(logits, labels):
-    """Returns [3 K]: for each class how many are hit, and how many there are, and are predicted."""
+    """Returns [3 K]: for each class the numbers of hits, of examples, and of predictions."""
     rows = logits.shape[1]
     actual, predicted = tf.one_hot(labels, rows), tf.one_hot(tf.argmax(logits, axis=1), rows)
     return _stack(*(tf.reduce_sum(c, axis=0) for c in (actual * predicted, actual, predicted)))
@@ -152,7 +152,7 @@ def _calibration_error(sums):
 
 
 def _ordered_pairs(probabilities, labels):
-    """Returns how many pairs of an example of a class and one without it stand in order, and all.
+    """Returns the number of ordered pairs of an example with and one without a class, and of all.
 
     A pair of equal scores counts one half. The pairs of all classes are added.
     """
@@ -169,7 +169,7 @@ def _ordered_pairs(probabilities, labels):
 
 
 def _label_hits(probabilities, labels):
-    """Returns twice the hits, and how many labels there are and are predicted, in one sum."""
+    """Returns twice the hits, and the sum of the numbers of true and of predicted labels."""
     predicted = tf.cast(probabilities > 0.5, tf.int32)
     return _stack(2 * tf.reduce_sum(predicted * labels), tf.reduce_sum(predicted + labels))
 

@@ -2,7 +2,7 @@
 
 A head is a generalised linear model. From its logits Z = W X^T, [K, n], a task makes predictions by
 its link, and a loss per example. With the canonical link of a task the gradient of the loss in the
-logits is what is predicted less what is true:
+logits is the prediction minus the truth:
 
   task            labels                 link       loss of an example
   classification  [n] int32              softmax    cross-entropy
@@ -11,7 +11,7 @@ logits is what is predicted less what is true:
   counts          [n, K] float32         exp        mean of Poisson's distribution less y z
 
 The labels of classification may also be [n, T], one for each position of a sequence, with -1 where
-there is none; each position that has a label is then an example.
+there is none; each position with a label is then an example.
 
 The bound of the second derivatives in the logits is what the solvers of a head start from: 1/2 for
 the softmax, 1/4 for the sigmoid, 1 for the identity; exp has none. Source: McCullagh and Nelder,
@@ -62,8 +62,8 @@ _MORE_STATISTICS = {
 class Task(ByValue):
     """The predictions of a head, the loss from which it learns, and the statistics of a test.
 
-    Tasks that are known are named; see `task_of`. This makes one with a loss of your own, whose
-    derivatives are TensorFlow's.
+    Built-in tasks have names; see `task_of`. This makes one with your own loss, whose derivatives
+    are TensorFlow's.
 
     Args:
       loss: (logits [n, K], labels) -> [n], the losses of the examples, as TensorFlow operations
@@ -71,7 +71,7 @@ class Task(ByValue):
         their deviation, if there are any.
       statistics: The statistics of a test: `Statistic`, or names of those that are known; the
         first is what is shown.
-      labels: The known task whose labels have the same form.
+      labels: The built-in task whose labels have the same form.
       link: The predictions from logits: softmax, sigmoid, linear or exponential, or a function
         [n, K] -> [n, K]; by default the known task's.
       name: Its name.
@@ -79,8 +79,8 @@ class Task(ByValue):
     Attributes:
       outputs_first: The loss with its derivatives, for logits [K, n].
       mean: Subtracted from quantities before they are learnt, one number per output, or nothing.
-      deviation: The divisor of the differences. Predictions and statistics are in the units of the
-        labels all the same, and losses in the units of the standardised ones.
+      deviation: The divisor of the differences. Predictions and statistics stay in the units of the
+        labels; losses are in the units of the standardised labels.
 
     Raises:
       ValueError: There is no such statistic for such labels, or no such form of labels, `mean` and
@@ -154,7 +154,7 @@ class Task(ByValue):
         return "probabilities" if self.labels in (CLASSIFICATION, MULTI_LABEL) else "predictions"
 
     def keras_activation(self) -> str:
-        """Returns what Keras calls the link; raises ValueError if it has no name for it."""
+        """Returns Keras' name of the link; raises ValueError if there is none."""
         if not isinstance(self.link, str):
             raise ValueError(
                 f"`link` must be one of {', '.join(_LINKS.values())} for a Keras model; got "
@@ -183,7 +183,7 @@ class Task(ByValue):
         return (labels - self.mean) / tf.constant(self.deviation) if self.mean else labels
 
     def predicted(self, logits: tf.Tensor) -> tf.Tensor:
-        """Returns what logits [..., K] predict: probabilities, or quantities in their own units."""
+        """Returns the predictions for logits [..., K], quantities in the units of the labels."""
         link = self.link if callable(self.link) else _FUNCTIONS[self.link]
         predicted = link(logits)
         return self.mean + tf.constant(self.deviation) * predicted if self.mean else predicted
@@ -195,7 +195,7 @@ class Task(ByValue):
         return tf.reshape(tf.cast(statistic.sums(outputs, labels), tf.float64), [-1])
 
     def refuse_misshaped(self, num_outputs: int) -> None:
-        """Raises ValueError unless loss and statistics of the user's own give what they must."""
+        """Raises ValueError unless a user's loss and statistics return the right shapes."""
 
         @tf.function(autograph=False)
         def gives(logits, labels):
@@ -230,7 +230,7 @@ class Task(ByValue):
                 )
 
     def counted(self, split: str) -> dict[str, Statistic]:
-        """Returns what is counted of the examples of a split: of those for training, the loss."""
+        """Returns the counts for the examples of a split; the loss for training examples."""
         if split == "train":
             return {"loss": Statistic("loss", self._sum, higher_is_better=False, of_logits=True)}
         return {statistic.name: statistic for statistic in self.statistics}
@@ -288,11 +288,10 @@ def regression(
     """Returns regression, by half the squared error or by Huber's loss.
 
     Args:
-      huber: From which error on, in the units of what is learnt, the loss grows linearly and no
-        more by the square; 0 for nowhere. Source: Huber, "Robust Estimation of a Location
-        Parameter", 1964.
-      mean: [K] what is taken from the labels before they are learnt; see `Task`.
-      deviation: [K] by what they are divided then.
+      huber: The error, in standardised units, from which the loss grows linearly instead of by the
+        square; 0 for never. Source: Huber, "Robust Estimation of a Location Parameter", 1964.
+      mean: [K], subtracted from the labels before they are learnt; see `Task`.
+      deviation: [K], the divisor of the differences.
 
     Raises:
       ValueError: As `Task`; or `huber` is below 0.

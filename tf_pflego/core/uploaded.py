@@ -43,7 +43,7 @@ class Uploaded:
         return self._specs
 
     def sums(self, server_state: Structure) -> tuple[Sums, Structure]:
-        """Returns the specs of the `Sums` that a client adds to, and of what is individual."""
+        """Returns the specs of the `Sums` of a client, and of the individual part."""
         result = self.specs(server_state)
         weight = tf.TensorSpec([]) if tf.nest.flatten(result.averaged) else ()
         return Sums(result.summed, result.averaged, weight), result.individual

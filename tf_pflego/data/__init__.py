@@ -1,4 +1,4 @@
-"""Datasets, who holds which of their examples, and the clients' arrays."""
+"""Datasets, their partitions over clients, and the clients' arrays."""
 
 from tf_pflego.data.clients import ClientData, Origin
 from tf_pflego.data.datasets.catalogue import Dataset, Examples, load, merged

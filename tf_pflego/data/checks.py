@@ -1,4 +1,4 @@
-"""Checks of arrays that users give: a refusal says what was expected, what came and what to do."""
+"""Checks of users' arrays: an error says what was expected, what came and what to do."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _NUMBERED = "`np.unique(labels, return_inverse=True)`, over the labels of all cl
 
 
 def array(values: Any, what: str) -> np.ndarray:
-    """Returns values as an array, unless they are ragged or a mask hides some; `what` they are."""
+    """Returns `what` as an array, unless it is ragged or a mask hides some values."""
     try:
         if isinstance(values, list | tuple):
             hides = any(isinstance(value, np.ma.MaskedArray) for value in values)
@@ -128,7 +128,7 @@ def client_ids(
 ) -> np.ndarray:
     """Returns ids of clients as [c] int64, all in [0, I), and each once if they must be different.
 
-    `name` is what the user calls them.
+    `name` is the user's name for them.
     """
     ids = integers(ids, f"`{name}`")
     row = first_outside(ids, num_clients)
@@ -148,7 +148,7 @@ def first_outside(labels: np.ndarray, limits: int | np.ndarray) -> int | None:
 
 
 def label_remedy(label: int, otherwise: str) -> str:
-    """Returns what to do about a label out of its range: one text for negative labels."""
+    """Returns the remedy for a label out of its range, one text for all negative labels."""
     return "Labels count from 0: correct the label." if label < 0 else otherwise
 
 
@@ -159,7 +159,7 @@ def place(row: int, offsets: np.ndarray) -> tuple[int, int]:
 
 
 def refuse_no_numbers(examples: np.ndarray, what: str) -> None:
-    """Raises TypeError unless examples are of real numbers; `what` they are is for the message."""
+    """Raises TypeError unless examples are real numbers; `what` names them in the message."""
     if examples.dtype.kind not in "biuf":
         raise TypeError(
             f"{what} must be numbers (uint8 for images, floats, or integers); got "

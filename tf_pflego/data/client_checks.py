@@ -56,7 +56,7 @@ def classes_of_clients(
 
 
 def numbers_of_classes(counts: Any) -> np.ndarray:
-    """Returns how many classes each client has, [I] int32."""
+    """Returns the number of classes of each client, [I] int32."""
     counts = checks.integers(counts, "`num_classes`")
     if not len(counts):
         raise ValueError("there must be at least one client; got none. Add clients.")
@@ -71,7 +71,7 @@ def numbers_of_classes(counts: Any) -> np.ndarray:
 
 
 def identities(numbers: Any, num_clients: int) -> np.ndarray:
-    """Returns the numbers of the clients from which their draws follow, [I] int64."""
+    """Returns the numbers that seed the clients' draws, [I] int64."""
     if numbers is None:
         return np.arange(num_clients)
     numbers = checks.integers(numbers, "`identities`").astype(np.int64, copy=False)
@@ -86,7 +86,7 @@ def identities(numbers: Any, num_clients: int) -> np.ndarray:
 
 
 def client_groups(groups: Any, num_clients: int) -> dict[str, np.ndarray]:
-    """Returns who belongs to each group, [I] bool by name."""
+    """Returns the members of each group, [I] bool by name."""
     values.instance("client_groups", groups, Mapping, "Give truth values by the groups' names.")
     for name, members in groups.items():
         if np.shape(members) != (num_clients,) or np.asarray(members).dtype != bool:
@@ -101,7 +101,7 @@ def client_groups(groups: Any, num_clients: int) -> dict[str, np.ndarray]:
 def pairs(
     name: str, examples: Any, labels: Any, task: str, label_space: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns examples and labels as arrays, one label for each example of at least one number."""
+    """Returns examples and labels as arrays, one label per example; no example is empty."""
     examples = checks.array(examples, f"`{name}.examples`")
     labels = labels_lib.checked(task, labels, f"`{name}.labels`", label_space == "global")
     if examples.ndim < 1 or 0 in examples.shape[1:]:
@@ -120,7 +120,7 @@ def pairs(
 def stored_split(
     name: str, split: ClientSplit, num_classes: np.ndarray, task: str, label_space: str
 ) -> ClientSplit:
-    """Returns the examples of all clients in the dtypes in which they are kept."""
+    """Returns the examples of all clients in the stored dtypes."""
     examples, labels = pairs(name, split.examples, split.labels, task, label_space)
     offsets = checks.integers(split.offsets, f"`{name}.offsets`").astype(np.int64, copy=False)
     num_clients = len(num_classes)
@@ -236,8 +236,8 @@ def positions_among_classes(
 ) -> np.ndarray:
     """Returns [n] int64, the position of each label among the classes of its client.
 
-    Labels and classes are in [0, 2^31), and the classes of each client ascend. It refuses an
-    example of a class that is not among its client's.
+    Labels and classes are in [0, 2^31), and the classes of each client ascend. An example whose
+    class its client lacks is refused.
     """
     labels = labels.astype(np.int64)
     # One number for each pair of a client and a class, ascending as the clients are and, within a
@@ -262,7 +262,7 @@ def positions_among_classes(
 
 
 def _storable(split, examples, offsets):
-    """Returns examples as they are kept: uint8, other floats as float32, the rest as int32."""
+    """Returns examples as they are stored: uint8, other floats as float32, the rest as int32."""
     checks.refuse_no_numbers(examples, f"{split} examples")
     if examples.dtype == np.uint8:
         return examples

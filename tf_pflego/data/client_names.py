@@ -1,4 +1,4 @@
-"""Names of clients: text of one line that stands in tables, on flags and in file names."""
+"""Names of clients: one line of text for tables, flags and file names."""
 
 import contextlib
 import hashlib
@@ -49,7 +49,7 @@ def checked(names: Sequence[Any] | None, num_clients: int) -> tuple[str, ...] | 
 
 
 def id_of(client: Any, names: Sequence[str] | None, num_clients: int) -> int:
-    """Returns the id of a client that is called by its id or by its name."""
+    """Returns the id of a client that is given by its id or its name."""
     hint = ""
     if isinstance(client, str):
         if client in (names or ()):

@@ -24,7 +24,7 @@ LABEL_SPACES = ("local", "global")
 
 
 class Origin(NamedTuple):
-    """Where data come from: other processes load them there instead of being sent them."""
+    """The origin of data, from which other processes load them instead of receiving them."""
 
     load: Callable[[], ClientData]
     clients: np.ndarray  # [I] int64, which of the clients that `load` returns these are
@@ -35,8 +35,8 @@ class ClientData:
     """The data of a federation.
 
     Examples may be given in any dtype of numbers: uint8 stays, other floats become float32, bool
-    and other integers int32. Labels are what the task takes (see `core.tasks`): of classes and of
-    `num_classes` any integer dtype.
+    and other integers int32. Labels are of the task's form (see `core.tasks`); classes and
+    `num_classes` may have any integer dtype.
 
     Attributes:
       train: Training examples.
@@ -46,34 +46,35 @@ class ClientData:
       label_space: local (a label is a position among the client's own classes, 0 .. K_i - 1) or
         global (a label is a class). In other tasks, and with labels of the positions of
         sequences, it is global.
-      partition: Which examples of the dataset these are; None if the data came some other way.
+      partition: The clients' examples as indices into the dataset; None if there is no dataset.
       dataset: Name of the dataset.
-      classes: For each client its global classes, ascending. The default is what the partition
-        says, or else 0 .. K_i - 1.
+      classes: For each client its global classes, ascending. The default is the partition's, or
+        else 0 .. K_i - 1.
       class_names: The names of the global classes, in their order; None for their numbers.
-      identities: [I] int64, one number per client, from which its random draws follow. It stays
-        with the client when others join or leave, which changes the clients' positions. The
-        default is 0 .. I - 1.
-      all_examples: How many training examples (with uniform weights, clients) the federation has
-        if these clients are only some of it, as on one machine of several; None if they are all.
-      origin: Where another process can load the same data; None if it has to be sent them.
-      client_groups: [I] bool by name: groups of clients whose accuracy is also given by itself,
-        such as `permuted`. The default is what the partition says.
+      identities: [I] int64, a number per client that seeds its random draws. It stays with the
+        client when others join or leave, which changes the clients' positions. The default is 0 ..
+        I - 1.
+      all_examples: The number of training examples (with uniform weights, clients) of the
+        federation, if these clients are a part of it, as on one machine of several; None if they
+        are all.
+      origin: The origin from which another process can load the same data; None to send them.
+      client_groups: [I] bool by name: groups of clients with a separate accuracy, such as
+        `permuted`. The default is the partition's.
       class_mask: Whether a client predicts only among `classes`, in the global label space; in the
         local one it has no other labels.
       validation: Examples that are neither trained on nor part of the test, of the same dtype and
         shape; None if there are none. See `with_validation`.
       client_names: The clients' names, all different; None for their ids alone.
       task: The task: classification, multi_label, regression or counts.
-      uniform_weights: Whether each client counts as one, alpha_i = 1 / I, not as its examples.
+      uniform_weights: Whether all clients weigh the same, alpha_i = 1 / I.
       preprocessing: The preprocessing of a table's columns, which exported models apply; or None.
-      is_elsewhere: Whether the examples, and what classes there are, only the clients know.
+      is_elsewhere: Whether only the clients themselves know their examples and classes.
 
     Raises:
       TypeError: Examples are no numbers, labels, offsets or classes no integers, or names no text.
       ValueError: The arrays do not fit together, a client has no examples or no class, a label or
         class is out of its range, a float is not finite, an integer does not fit int32, a class has
-        no name of its own, or a group does not say of every client whether it belongs to it.
+        no name or shares it, or a group is not one bool per client.
     """
 
     train: ClientSplit
@@ -105,7 +106,7 @@ class ClientData:
             object.__setattr__(self, field, value)
 
     def _stored(self):
-        """Returns what is stored in place of what a user gave, checked."""
+        """Returns a user's value in its stored form, checked."""
         if values.truth("class_mask", self.class_mask) and self.label_space != "global":
             raise ValueError(
                 "`class_mask` must be left out in the local label space, where all labels of a "
@@ -183,7 +184,7 @@ class ClientData:
 
     @property
     def example_dtype(self) -> tf.DType:
-        """The dtype in which a model sees examples: float32, or int32 for integers but uint8."""
+        """The dtype of examples in a model: float32, or int32 for integers other than uint8."""
         return tf.int32 if self.train.examples.dtype == np.int32 else tf.float32
 
     @functools.cached_property
@@ -194,7 +195,7 @@ class ClientData:
 
     @functools.cached_property
     def num_global_classes(self) -> int:
-        """C: how many have names; without names, one more than the largest of any client."""
+        """C, the number of named classes; without names, one more than the largest class."""
         if self.class_names is not None:
             return len(self.class_names)
         if self.label_space == "global":
@@ -203,7 +204,7 @@ class ClientData:
 
     @property
     def kind_of_labels(self) -> str:
-        """In words, what labels number and among which of them a client predicts."""
+        """The label space in words, and the classes among which a client predicts."""
         if self.task != CLASSIFICATION:
             return f"{texts.counted(self.train.labels.shape[1], 'label')} for {self.task}"
         if not self.has_classes:
@@ -243,12 +244,12 @@ class ClientData:
         return tuple(str(label) if names is None else names[label] for label in classes)
 
     def name_of(self, client_id: int) -> str:
-        """Returns what a client is called: its name, or else its id."""
+        """Returns a client's name, or else its id."""
         return str(client_id) if self.client_names is None else self.client_names[client_id]
 
     @functools.cached_property
     def fingerprints(self) -> np.ndarray:
-        """[I, 16] uint8, by which a client is known again; see `data.fingerprints`."""
+        """[I, 16] uint8, the fingerprint of each client; see `data.fingerprints`."""
         classes = self.joined_classes if self.label_space == "local" else None
         return fingerprints.of(self.train, self.test, classes)
 
@@ -256,8 +257,8 @@ class ClientData:
     def whole_partition(self) -> Partition:
         """`partition` or, without one, a partition of the clients' own rows.
 
-        The indices are then those into the examples of all clients end to end, where the validation
-        examples stand after the training examples.
+        Its indices point into the examples of all clients end to end, validation examples after the
+        training examples.
         """
         if self.partition is not None:
             return self.partition
@@ -276,7 +277,7 @@ class ClientData:
         """Returns the clients start .. stop - 1 as a federation of their own, numbered from 0.
 
         Raises:
-          ValueError: It would have no client, or one that there is not.
+          ValueError: It would have no client, or one that does not exist.
         """
         start = values.whole("start", start, 0, self.num_clients - 1)
         stop = values.whole("stop", stop, start + 1, self.num_clients)
@@ -291,13 +292,13 @@ class ClientData:
     def shard(self, client_ids: np.ndarray, all_examples: int | None = None) -> ClientData:
         """Returns some clients, [c] ascending, with the weights alpha_i that they have here.
 
-        A federation that has more clients than these has `all_examples` training examples, counted
-        as in `client_weights`.
+        If the federation has more clients than these, `all_examples` counts all their training
+        examples, as in `client_weights`.
         """
         return self._only(client_ids, all_examples=all_examples or int(self._counts.sum()))
 
     def _only(self, clients: slice | np.ndarray, **others: Any) -> ClientData:
-        """Returns some of the clients, with what is said of each of them."""
+        """Returns some of the clients with their attributes."""
         numbers = np.arange(self.num_clients)[clients]
         names, origin = self.client_names, self.origin
         changed = {
@@ -316,8 +317,8 @@ class ClientData:
     def joined_by(self, others: ClientData) -> ClientData:
         """Returns these clients and, after them, others with identities not used here.
 
-        It is a ValueError if the others' examples or labels are of another kind, or either has no
-        validation examples or no names while the other has, or two have the same name.
+        Raises ValueError if the others' examples or labels are of another kind, if only one side
+        has validation examples or names, or if two have the same name.
         """
         values.instance("others", others, ClientData, "Make them as these were made.")
         return dataclasses.replace(self, **joining.fields_of_both(self, others))
@@ -325,8 +326,8 @@ class ClientData:
     def with_validation(self, fraction: float, seed: int = 0) -> ClientData:
         """Returns these clients with a part of their training examples held out for validation.
 
-        Which ones is drawn as `data.held_out` says. The test examples stay as they are. Call it on
-        the whole federation: the draw and the weights alpha_i are of all its clients.
+        `data.held_out` draws them. The test examples stay as they are. Call it on the whole
+        federation: the draw and the weights alpha_i depend on all its clients.
 
         Args:
           fraction: The share of each client's training examples, in (0, 1).
@@ -381,7 +382,7 @@ class ClientData:
     def class_counts(self) -> np.ndarray:
         """[sum |classes_i|] int64, training examples of each client and class in `classes`.
 
-        Where there are no classes, each output has all examples.
+        Without classes, each output has all examples.
         """
         if not self.has_classes:
             return np.repeat(self.train.sizes, self.num_classes)
@@ -396,5 +397,5 @@ class ClientData:
 
 
 def _load_with_validation(origin, fraction, seed):
-    """Returns what `with_validation` returned of data with this origin."""
+    """Returns the result of `with_validation` for data with this origin."""
     return origin.load()._only(origin.clients).with_validation(fraction, seed)

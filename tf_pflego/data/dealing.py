@@ -1,4 +1,4 @@
-"""Deals the examples of a dataset out to clients, as a partition says."""
+"""Deals the examples of a dataset out to clients by a partition."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,9 +28,9 @@ def federate(
 
     Args:
       dataset: The examples.
-      partition: Which client holds which of them.
+      partition: The partition of the examples over clients.
       label_space: local or global; see `ClientData`.
-      load: Loads the same clients in another process, which then need not be sent there.
+      load: A function that loads the same clients in another process, so they need not be sent.
       class_mask: Whether a client predicts only among the classes that it holds; see `ClientData`.
       client_names: The clients' names; None for their ids alone.
 

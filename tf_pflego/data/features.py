@@ -1,4 +1,4 @@
-"""Clients whose examples are features that the frozen part of a body has made of theirs."""
+"""Clients whose examples are features from the frozen part of a body."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class FeatureData(ClientData):
     """`ClientData` of features.
 
     Attributes:
-      raw_test: The test examples of which features were made, by which files are tested.
+      raw_test: The test examples before the frozen part, by which exported files are tested.
     """
 
     raw_test: ClientSplit = None  # type: ignore[assignment]  # Fields before it have defaults.
 
     def shard(self, client_ids: np.ndarray, all_examples: int | None = None) -> ClientData:
-        """Returns the features of some clients alone, as `ClientData.shard` does."""
+        """Returns the features of some clients, as `ClientData.shard` does."""
         fields = (field.name for field in dataclasses.fields(ClientData))
         features = ClientData(**{name: getattr(self, name) for name in fields})
         return features.shard(client_ids, all_examples)
@@ -37,5 +37,5 @@ class FeatureData(ClientData):
 
 
 def raw_test(clients: ClientData) -> ClientSplit:
-    """Returns the test examples of clients as they were before any features were made of them."""
+    """Returns the clients' test examples before the frozen part of a body."""
     return clients.raw_test if isinstance(clients, FeatureData) else clients.test

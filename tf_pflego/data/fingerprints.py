@@ -1,8 +1,8 @@
-"""Fingerprints, by which own clients are known again in another run and in another order.
+"""Fingerprints, which identify own clients in another run and in another order.
 
-A fingerprint follows from what the client trains on and is tested on: the values of the examples,
-their dtype and shape, and the global class of each, in their order. It does not depend on the label
-space, on names, or on which other clients there are.
+A fingerprint is made from the client's training and test examples: their values, dtype and shape,
+and the global class of each, in order. It does not depend on the label space, on names, or on other
+clients.
 """
 
 from __future__ import annotations

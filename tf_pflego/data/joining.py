@@ -10,7 +10,7 @@ import numpy as np
 def refuse_other_columns(first: Any, others: Any) -> None:
     """Raises ValueError if the numbers of classes, or of a table's columns, mean something else.
 
-    Those without names of classes, or without columns, are of arrays that the user has numbered.
+    Clients without names of classes or columns are arrays that the user has numbered.
     """
     for name, what in {"class_names": "classes", "preprocessing": "columns"}.items():
         expected, got = getattr(first, name), getattr(others, name)
@@ -25,7 +25,7 @@ def refuse_other_columns(first: Any, others: Any) -> None:
 def fields_of_both(first: Any, others: Any) -> dict[str, Any]:
     """Returns the fields of `ClientData` for the clients of one and, after them, of another.
 
-    It refuses clients whose data are not of the same kind.
+    Clients whose data are of different kinds are refused.
     """
     both = (first, others)
     expected, got = (

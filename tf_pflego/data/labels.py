@@ -1,4 +1,4 @@
-"""The forms of labels, one for each task: how they are checked, stored and counted."""
+"""The forms of labels, one per task: their check, storage and number of outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_LOST = 1e-3  # of the deviation of numbers, where they become float32
 
 
 def check_task(task: Any) -> str:
-    """Returns the name of a task that data can be of; raises ValueError if it is none."""
+    """Returns the name of a task; raises ValueError if there is none of this name."""
     return values.one_of("task", task, TASKS)
 
 
@@ -23,7 +23,7 @@ def checked(task: str, labels: Any, what: str, sequences: bool = False) -> np.nd
     """Returns labels as they are stored; of several outputs [N, K].
 
     Labels [N] of a task that has outputs become [N, 1]. With `sequences`, labels of classification
-    may be [N, T] too, -1 where a position has none. `what` they are is for refusals.
+    may be [N, T] too, -1 where a position has none. `what` names them in errors.
     """
     if task == CLASSIFICATION:
         array = checks.array(labels, what)
@@ -89,7 +89,7 @@ def _sequences(labels, what):
 
 
 def num_outputs(task: str, labels: np.ndarray) -> int:
-    """Returns K, the number of outputs of labels as they are stored; of classes, of those used."""
+    """Returns K, the number of outputs of stored labels; for classes, of the classes that occur."""
     if task != CLASSIFICATION:
         return labels.shape[1]
     return min(max(int(labels.max(initial=0)) + 1, 1), checks.LABEL_LIMIT)

@@ -18,9 +18,9 @@ from tf_pflego.system import file_arrays
 
 
 def tensor_of_file(descriptor: int, dtype: npt.DTypeLike, shape: Sequence[int]) -> tf.Tensor:
-    """Returns what a file holds, as an operation of the graph being built, without a copy.
+    """Returns the contents of a file, as an operation of the graph being built, without a copy.
 
-    The file is open under the same number in the process that runs the graph.
+    The process that runs the graph has the file open under the same number.
     """
     mapped = tf.raw_ops.ImmutableConst(
         dtype=dtype, shape=shape, memory_region_name=f"/proc/self/fd/{descriptor}"
@@ -61,7 +61,7 @@ class OpenData(NamedTuple):
 class MappedData:
     """The clients' data in files without names, which engine and evaluation share.
 
-    Arrays that are not in files are written to some, which end with their last process.
+    Arrays that are not in files are written to unnamed ones, which end with their last process.
     """
 
     def __init__(self, clients: ClientData):
@@ -101,10 +101,10 @@ class MappedData:
         )
 
     def specs(self) -> OpenData:
-        """Returns the nest of `tf.TensorSpec` of what `open` returns."""
+        """Returns the specs of the result of `open`, a nest of `tf.TensorSpec`."""
         return tf.nest.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), self._arrays)
 
     def close(self) -> None:
-        """Closes the files that were made here; what has mapped them keeps its memory."""
+        """Closes the files that were made here; existing mappings stay valid."""
         for file in self._made:
             file.close()

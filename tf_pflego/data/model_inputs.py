@@ -6,10 +6,9 @@ import tensorflow as tf
 
 
 def as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
-    """Returns stored examples as a model takes them.
+    """Returns stored examples in the form that a model takes.
 
-    uint8 becomes float32 in [0, 1], the only place where it does; float32 and int32 stay as they
-    are.
+    Only here uint8 becomes float32 in [0, 1]; float32 and int32 stay as they are.
     """
     if examples.dtype == tf.uint8:
         # x / 255 in one pass over the memory.
@@ -23,6 +22,6 @@ def as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
 
 
 def copied_as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
-    """Returns `as_model_inputs` in memory of its own, which TensorFlow may write into."""
+    """Returns `as_model_inputs` in new memory, which TensorFlow may write into."""
     inputs = as_model_inputs(examples)
     return tf.raw_ops.DeepCopy(x=examples) if inputs is examples else inputs

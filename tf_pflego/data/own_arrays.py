@@ -30,7 +30,7 @@ def from_arrays(
     client_names: Sequence[str] | None = None,
     task: str = CLASSIFICATION,
 ) -> ClientData:
-    """Returns clients with the examples and labels that a user has for each of them.
+    """Returns clients with a user's examples and labels.
 
     The partition counts the examples of all clients end to end.
 
@@ -38,14 +38,14 @@ def from_arrays(
       train: For each client a pair (examples, labels), arrays or array-likes [N_i, ...] and [N_i].
         Examples may be images (uint8, which a model sees as floats in [0, 1]), floats (seen as
         float32) or other integers such as tokens (seen as int32). Labels are integers from 0 on, or
-        what `task` takes. A dictionary of such pairs also names the clients, whose order is its
-        own.
+        in the form of `task`. The keys of a dictionary of such pairs name the clients, in its
+        order.
       test: The same for the test examples, with the clients in the same order, or a dictionary with
         the same names in any order.
       label_space: local (a label becomes its position among the client's own classes, which are
         all of its training and test labels, ascending) or global (labels stay).
-      num_classes: C, the number of global classes; None for one more than the largest label. It is
-        needed only in the global label space, if some last class occurs nowhere.
+      num_classes: C, the number of global classes; None for one more than the largest label. Only
+        needed in the global label space, if the last class never occurs.
       name: Name of the dataset.
       class_names: The names of the global classes, in the order of the labels; None for their
         numbers.
@@ -131,7 +131,7 @@ def _as_lists(train, test):
 
 @contextlib.contextmanager
 def _naming(names: Sequence[str] | None) -> Iterator[None]:
-    """Lets errors that number a client call it by its name."""
+    """Replaces the number of a client in errors by its name."""
     try:
         yield
     except (TypeError, ValueError) as error:

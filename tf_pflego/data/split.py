@@ -18,9 +18,9 @@ class ClientSplit:
     `ClientData` checks its splits and brings them into the dtypes named here.
 
     Attributes:
-      examples: [N, ...] uint8, float32 or int32. uint8 stands for images, which a model sees as
-        floats in [0, 1]; int32 for tokens and other numbers that it sees as they are.
-      labels: [N] int32, or what the task of the clients takes.
+      examples: [N, ...] uint8, float32 or int32. uint8 are images, which a model sees as floats in
+        [0, 1]; int32 are tokens and other integers, which it sees unchanged.
+      labels: [N] int32, or in the form of the clients' task.
       offsets: [I + 1] int64; client i has the examples from offsets[i] to offsets[i + 1].
     """
 
@@ -37,7 +37,8 @@ class ClientSplit:
 
     @functools.cached_property
     def num_labels(self) -> np.ndarray:
-        """[I] int64, N_i: of each client its examples or, of sequences, positions with a label."""
+        """[I] int64, N_i: each client's number of examples or, for sequences, of labelled
+        positions."""
         if self.labels.ndim == 1 or self.labels.dtype != np.int32 or self.labels.min() >= 0:
             return self.sizes
         before = starts(np.count_nonzero(self.labels >= 0, axis=1))
@@ -59,7 +60,7 @@ class ClientSplit:
         return self.examples[rows], self.labels[rows]
 
     def of_clients(self, clients: slice | np.ndarray) -> ClientSplit:
-        """Returns the examples of some clients: of a slice of them as views, else as copies."""
+        """Returns the examples of some clients: views for a slice of clients, else copies."""
         offsets = starts(self.sizes[clients])
         if isinstance(clients, slice):
             rows = slice(self.offsets[clients.start], self.offsets[clients.stop])

@@ -56,8 +56,8 @@ class Journal:
             lock = DirectoryLock(self.path)
         except InUseError as error:
             raise JournalError(
-                f"`state_dir` must be that of one client; {error} runs a client in {self.path}. "
-                "Give each client a directory of its own, or end that process."
+                f"`state_dir` must belong to one client; {error} runs a client in {self.path}. "
+                "Give each client its own directory, or end that process."
             ) from error
         try:
             for partial in self.path.glob(".*.partial"):
@@ -165,6 +165,6 @@ class Journal:
             yield
         except Exception as error:
             raise JournalError(
-                f"{name} in {self.path} must be what a client wrote; it is damaged or missing "
+                f"{name} in {self.path} must be as a client wrote it; it is damaged or missing "
                 f"({' '.join(str(error).split()):.200}). Get it from a copy."
             ) from error

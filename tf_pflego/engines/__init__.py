@@ -1,4 +1,4 @@
-"""Engines: where clients live and run. Those of TFF, Ray and devices are in rooms of their own."""
+"""Engines, in which clients live and run; TFF, Ray and devices have their own rooms."""
 
 from tf_pflego.engines.engine import (
     Cohort,

@@ -28,7 +28,7 @@ class ClientFacts(NamedTuple):
 
 
 class GraphClient:
-    """One client in a graph; its rows are read where they are first asked for."""
+    """One client in a graph; its rows are read when they are first asked for."""
 
     def __init__(self, data: OpenData, facts: ClientFacts):
         splits = splits_of(data)
@@ -40,26 +40,26 @@ class GraphClient:
         self.classes = tf.cast(classes, tf.int32)  # [K]; see `Client`
 
     def rows(self, split: str) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns its examples and labels of a split."""
+        """Returns the client's examples and labels of a split."""
         if split not in self._rows:  # To read them is to copy them.
             self._rows[split] = getattr(self._data, split).read(*tf.unstack(self._ranges[split]))
         return self._rows[split]
 
     def trainee(self, message: Structure = ()) -> Client:
-        """Returns it as it sees itself, with its training examples."""
+        """Returns the `Client` with its training examples."""
         examples, labels = self.rows("train")
         num_examples = tf.cast(self._ranges["train"][1], tf.int32)
         facts = num_examples, self.classes, self._weight, self._seed
         return Client(examples, labels, *facts, message)
 
     def adapted(self, served: Served, weights: Structure) -> Structure:
-        """Returns the weights that it predicts with, fine-tuned if the method does that."""
+        """Returns the weights for predictions, fine-tuned if the method does that."""
         return weights if served.fine_tune is None else served.fine_tune(weights, self.trainee())
 
     def sums(
         self, served: Served, weights: Structure, task: Task, statistics: Statistics
     ) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns the sums over its rows of each split, with weights that it adapts first."""
+        """Returns the sums over the client's rows of each split, with adapted weights."""
         weights, sums = self.adapted(served, weights), {}
         for split, named in statistics.items():
             examples, labels = self.rows(split)
@@ -78,14 +78,14 @@ class ClientOutputs(NamedTuple):
 
 
 class ClientComputation:
-    """One client's part of an exchange, traced for `LocalClients` and what has the same shapes.
+    """One client's part of an exchange, traced for `LocalClients` of the same shapes.
 
     Attributes:
       reads: For each leaf of a state, whether the computation reads it; the other leaves need not
         be passed to it.
       summed_spec: The spec of the `Sums` that are added up over the participants.
       outputs_spec: The spec of `ClientOutputs`.
-      sizes: How many numbers each statistic of the test has.
+      sizes: The number of sums of each statistic of the test.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ def splits_of(data: OpenData) -> tuple[str, ...]:
 
 
 def statistics_of(task: Task, splits: Sequence[str], train: bool) -> Statistics:
-    """Returns what a test counts on these splits, on the training examples only if asked to."""
+    """Returns the statistics of a test on these splits; on training examples only on request."""
     return {split: task.counted(split) for split in splits if train or split != "train"}
 
 
@@ -168,7 +168,7 @@ def packed(sums: Structure) -> tf.Tensor:
 
 
 def sizes_of(sums: Structure) -> Structure:
-    """Returns how many numbers each statistic has."""
+    """Returns the number of sums of each statistic."""
     return tf.nest.map_structure(lambda leaf: leaf.shape[0], sums)
 
 

@@ -1,4 +1,4 @@
-"""The states of an engine's clients between rounds: arrays over all clients, reached by id."""
+"""The states of an engine's clients between rounds: arrays over all clients, indexed by id."""
 
 from collections.abc import Sequence
 
@@ -16,17 +16,17 @@ ClientIds = Sequence[int] | np.ndarray  # [c]
 
 
 class WrittenStates:
-    """Which clients of a run have a state, and the commit that wrote it, wherever the states are.
+    """The clients of a run that have a state, and the commit that wrote it.
 
-    Staged states count as written by the next commit, until `roll_back` discards it. A checkpoint
-    asks for the commits, so that it need not hold what an earlier one has.
+    Staged states count as written by the next commit, until `roll_back` discards them. A checkpoint
+    asks for the commits, so it need not repeat states of an earlier one.
 
     Attributes:
       spec: The spec of a client's state.
       init_reads: For each leaf of the server's state, whether a first state depends on it.
       leaf_names: The names of a state's leaves, as `nests.named` names them.
       num_clients: I.
-      num_commits: How often `commit` was called.
+      num_commits: The number of calls of `commit`.
     """
 
     def __init__(self, algorithm: Algorithm, server_state: Structure, num_clients: int):
@@ -39,7 +39,7 @@ class WrittenStates:
         self._former: list[tuple[np.ndarray, np.ndarray]] = []  # ids and commits before `note`
 
     def have_state(self, ids: np.ndarray) -> np.ndarray:
-        """Returns [c] bool, whether clients have a state, be it a staged one."""
+        """Returns [c] bool, whether clients have a state, even a staged one."""
         return self._commits[ids] > 0
 
     def written_since(self, commit: int) -> np.ndarray:
@@ -63,7 +63,7 @@ class WrittenStates:
             self._commits[ids] = commits
 
     def forget(self) -> None:
-        """Leaves all clients without a state, and nothing staged."""
+        """Removes the states of all clients, and all staged ones."""
         self._former.clear()
         self._commits[:] = 0
 
@@ -73,8 +73,8 @@ class ClientStates(WrittenStates):
 
     A client's first state is made when it first takes part, from the server's state of that round,
     the seed and the client's identity. Rows of the arrays that no client has touched take no
-    memory. If the states of all clients would take more than a quarter of the memory that is
-    available, the arrays are in files, of which a row is read when it is needed; see `system.rows`.
+    memory. If the states of all clients would take more than a quarter of the available memory, the
+    arrays are in files, from which a row is read when it is needed; see `system.rows`.
     """
 
     def __init__(
@@ -103,8 +103,7 @@ class ClientStates(WrittenStates):
     def read(self, client_ids: ClientIds, server_state: Structure) -> Structure:
         """Returns the states of the clients, each leaf [c, ...]; the arrays are copies.
 
-        For a client that has no state yet, this is the state that it would start from; that state
-        is not kept.
+        A client without a state gets the one from which it would start; it is not kept.
         """
         self._write_pending()
         ids = np.asarray(client_ids, np.int64)
@@ -123,7 +122,7 @@ class ClientStates(WrittenStates):
             self.stage(new, tf.nest.pack_sequence_as(self.spec, first))
 
     def leaves_of(self, client_ids: np.ndarray, wanted: Sequence[bool]) -> list[np.ndarray]:
-        """Returns the leaves that are `wanted` of the states of clients, all of which have one."""
+        """Returns the `wanted` leaves of the states of clients that all have one."""
         self._write_pending()
         return [leaf[client_ids] for leaf, want in zip(self._leaves, wanted, strict=True) if want]
 
@@ -160,11 +159,11 @@ class ClientStates(WrittenStates):
         super().forget()
 
     def named_leaf(self, client_ids: np.ndarray, name: str) -> np.ndarray:
-        """Returns [c, ...], a copy of one leaf of the states of clients, all of which have one."""
+        """Returns [c, ...], a copy of one leaf of the states of clients that all have one."""
         return self._leaves[self.leaf_names.index(name)][client_ids]
 
     def close(self) -> None:
-        """Frees the space of the files, if there are any; the states cannot be used afterwards."""
+        """Frees the files, if there are any; the states cannot be used afterwards."""
         for file in self._files:
             file.close()
 

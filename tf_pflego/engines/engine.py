@@ -21,7 +21,7 @@ class Cohort(NamedTuple):
 class Outcome(NamedTuple):
     """The uploads that the server receives in an exchange, and facts about the participants.
 
-    If a participant is not finite or absent, nothing may be done with the rest.
+    If a participant is not finite or absent, the rest must not be used.
     """
 
     summed: Sums  # added up over the participants
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 
 
 class WorkerError(ChildProcessError):
-    """An engine's worker did not start, or failed while it was needed; `log` is its log's end."""
+    """An engine's worker did not start, or failed; `log` is the end of its log."""
 
     def __init__(self, what: str, log: str = ""):
         super().__init__(f"{what}; its log ends with:\n{log}" if log.strip() else what)
@@ -42,20 +42,20 @@ class WorkerError(ChildProcessError):
 
 
 class ShardLostError(WorkerError):
-    """A process that held a shard has ended, or its machine is gone, and the states with it.
+    """A process that held a shard, or its machine, is lost with the clients' states.
 
-    The simulation can go on when a checkpoint is restored: new processes take the places.
+    The simulation can go on from a restored checkpoint, with new processes.
     """
 
 
 class Engine(Protocol):
-    """The clients of one federation, and the place where they run.
+    """The clients of a federation, and the place where they run.
 
     A round's new client states are staged by its exchanges; `commit` keeps them.
 
     Attributes:
       states: The clients' states, as `ClientStates` has them.
-      place: Where to build another engine beside this one: a name, or this one's `Place`.
+      place: The place of another engine beside this one: a name, or this one's `Place`.
     """
 
     states: Any
@@ -72,10 +72,9 @@ class Engine(Protocol):
     ) -> Outcome:
         """Runs an exchange of the algorithm at its participants, of whom there is at least one.
 
-        From the server's state a client's first state may start. With `evaluate`, each
-        participant's weights are tested on its test and validation examples after its local
-        training. If the engine's worker fails again and again, this raises `WorkerError`, and no
-        state has changed.
+        A client's first state may depend on the server's state. With `evaluate`, each participant's
+        weights are tested on its test and validation examples after its local training. If the
+        engine's worker fails repeatedly, this raises `WorkerError`, and no state has changed.
         """
 
     def commit(self) -> None:
@@ -87,26 +86,26 @@ class Engine(Protocol):
     def evaluate(
         self, ids: ClientIds, seeds: np.ndarray, train: bool, server_state: Structure
     ) -> dict[str, dict[str, dict[str, np.ndarray]]]:
-        """Tests clients as they would be served now; nothing is stored.
+        """Tests the served models of clients; stores nothing.
 
         `seeds` [c, 2] int32 are for clients that are fine-tuned first; `train` says whether to test
         them on their training examples too.
 
         Returns:
-          By the name of the model that is served, by split and by statistic: sums [c, m] float64.
+          Sums [c, m] float64, by served model, split and statistic.
         """
 
     def predict(
         self, ids: ClientIds, seeds: np.ndarray, split: str, name: str, server_state: Structure
     ) -> list[np.ndarray]:
-        """Predicts as clients would be served now with the model of this name; stores nothing.
+        """Predicts with the clients' served models of this name; stores nothing.
 
         Returns:
-          For each client what it predicts, [n_i, K] float32, one for each row of a head.
+          The predictions of each client, [n_i, K] float32, one for each row of a head.
         """
 
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
-        """Returns the states of clients, each leaf [c, ...], or what they would start from."""
+        """Returns the states of clients, each leaf [c, ...]; first states for those without."""
 
     def write_states(self, ids: ClientIds, states: Structure) -> None:
         """Replaces the states of clients."""
@@ -121,4 +120,4 @@ class Place(Protocol):
     def engine(
         self, algorithm: Algorithm, clients: ClientData, server_state: Structure, seed: int
     ) -> Engine:
-        """Returns the engine of a federation there."""
+        """Returns the engine of a federation in this place."""

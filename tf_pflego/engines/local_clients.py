@@ -1,4 +1,4 @@
-"""Clients whose data, states and evaluation are in this process, which all engines share."""
+"""Clients with data, states and evaluation in this process, for all engines."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ from tf_pflego.system import rows
 
 
 class LocalClients:
-    """The clients of a federation; a subclass adds the way in which their exchanges run.
+    """The clients of a federation; a subclass adds how their exchanges run.
 
     Attributes:
       data: The clients' data in files that processes can map.
@@ -105,7 +105,7 @@ class LocalClients:
         return predicted
 
     def _blocks(self, ids, seeds, server_state):
-        """Yields some of the clients after the other, and what a traced function takes of them."""
+        """Yields blocks of clients, and the arguments of a traced function for them."""
         ids = np.asarray(ids, np.int64)
         for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
             some = ids[block]
@@ -125,7 +125,7 @@ def threads_per_operation(clients_per_round: float) -> int | None:
 
 
 def clients_at_once() -> int:
-    """Returns how many clients run side by side in this process: as many as operations do."""
+    """Returns the number of clients that run side by side here, as many as operations do."""
     return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
 
 
@@ -144,7 +144,7 @@ def prepare_process(clients_per_round: float) -> None:
 def _evaluation(algorithm, statistics, sizes):
     """Returns a function that tests a block of clients with each model that is served.
 
-    When it is traced, it notes in `sizes` how many numbers each statistic has.
+    Its tracing notes in `sizes` the number of sums of each statistic.
     """
 
     def evaluate(data, server_state, states, facts):

@@ -24,14 +24,14 @@ def refuse_eager() -> None:
 
 
 class Traces:
-    """Traced functions, by keys. A copy of it, as in another process, has nothing."""
+    """Traced functions, by keys. A copy, as in another process, is empty."""
 
     def __init__(self):
         self._kept: dict[Hashable, Any] = {}
         self._lock = threading.RLock()
 
     def get(self, key: Hashable, make: Callable[[], _Kept]) -> _Kept:
-        """Returns what `make` returned when the key was first asked for."""
+        """Returns the value that `make` returned when the key was first asked for."""
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = make()
@@ -42,10 +42,10 @@ class Traces:
 
 
 def traces_of(algorithm: Algorithm, server_state: Structure, *more: Hashable) -> Traces:
-    """Returns what simulations of an algorithm share, which ends with the algorithm.
+    """Returns the traces that simulations of an algorithm share, which end with it.
 
-    They share it if the server's first state has the same shapes, so that each traced function
-    knows as many sizes as if it were traced anew, and if they agree in what `more` says.
+    They share them if the server's first state has the same shapes, so that each traced function
+    knows as many sizes as if it were traced anew, and if they agree in `more`.
     """
     of_algorithm: Traces = vars(algorithm).setdefault("_traces", Traces())
     return of_algorithm.get((*tf.nest.flatten(specs_of(server_state)), *more), Traces)
@@ -65,7 +65,7 @@ def sharing(algorithm: Algorithm, traced: Algorithm) -> Algorithm:
 def leaves_read(
     function: Callable[..., Any], first: Structure, *others: Any
 ) -> tuple[Structure, list[bool]]:
-    """Returns the spec of what a function returns, and which leaves of its first argument it reads.
+    """Returns the spec of a function's result, and which leaves of its first argument it reads.
 
     The arguments are nests of tensors, arrays or specs.
     """
@@ -77,7 +77,7 @@ def leaves_read(
 
 
 def served_leaves_read(algorithm: Algorithm, server_state: Structure) -> list[bool]:
-    """Returns for each leaf of the server's state whether a model that is served depends on it."""
+    """Returns for each leaf of the server's state whether a served model depends on it."""
     seed, classes = (tf.TensorSpec([n], tf.int32) for n in (2, algorithm.model.num_classes))
     state, _ = leaves_read(algorithm.init_client, server_state, seed, classes)
     of_models = [
@@ -89,7 +89,7 @@ def served_leaves_read(algorithm: Algorithm, server_state: Structure) -> list[bo
 class Traced:
     """A function that is traced when it is first called.
 
-    A call costs about half of what it costs through `tf.function`. Python's `if` and `for` are not
+    A call costs about half of a call through `tf.function`. Python's `if` and `for` are not
     translated, which makes tracing quick; use `tf.cond` and `tf.while_loop`. If the size of an
     argument along some axis differs from before, the function is traced once more, for any size
     along that axis. Arguments at the positions `any_number` have a leading axis, which counts
@@ -104,7 +104,7 @@ class Traced:
         self._lock = threading.RLock()
 
     def __call__(self, *arguments: Any) -> Any:
-        """Returns what the function returns; the arguments may be arrays or tensors."""
+        """Returns the function's result; the arguments may be arrays or tensors."""
         forked.refuse("a model must learn and predict")
         if self._concrete is None:
             with self._lock:

@@ -62,9 +62,8 @@ def total(
 ) -> tf.Tensor:
     """Returns the sum of part(first, last, weights) over blocks of at most `block` examples.
 
-    Each block's gradient is computed with its value, so that nothing is computed twice. If only one
-    of the two is read, only that one is computed: TensorFlow leaves out what a loop computes for
-    nobody.
+    Each block's gradient is computed with its value, so nothing is computed twice. If only one of
+    the two is read, only that one is computed: TensorFlow drops unused results of a loop.
     """
     num_blocks = (count + block - 1) // block
     size = (count + num_blocks - 1) // num_blocks

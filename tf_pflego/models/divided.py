@@ -1,4 +1,4 @@
-"""Models whose frozen part is taken off, so that it is computed once, and put back in files."""
+"""Models without their frozen part, which is computed once, and put back in files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _whole: weakref.WeakKeyDictionary[SplitModel, SplitModel] = weakref.WeakKeyDicti
 def divided(model: SplitModel) -> SplitModel:
     """Returns the model of the trained part of a body, whose `frozen` makes its examples.
 
-    It is the same model if the body has no frozen part that is worth it; see `frozen.end_of`.
+    It is the same model if the body has no frozen part worth taking off; see `frozen.end_of`.
 
     Raises:
       ValueError: Dropout draws masks in the frozen part.

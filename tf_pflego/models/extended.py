@@ -1,8 +1,8 @@
 """Models of methods that train more than a body and linear heads: parts between the two.
 
-The method serves a `SplitModel` whose body is its own model's with the part after it. So clients
-still predict with a body and a linear head, which leave a run, learn on and are tested
-like all others. Differences between clients are among the part's weights.
+The method serves a `SplitModel` whose body is its model's body with the part after it. So clients
+still predict with a body and a linear head, which are tested and exported, and learn on, like all
+others. Differences between clients are among the part's weights.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ def extended(model: SplitModel, part: tf.keras.Model) -> SplitModel:
 
     Args:
       model: The model of the method.
-      part: From features, [n, M] or [n, T, M], to others. If its layers are Keras' own, a client's
-        file needs no other code. Its weights only say their shapes: the method has the values.
+      part: A Keras model from features, [n, M] or [n, T, M], to others. If its layers are Keras'
+        own, a client's file needs no other code. Only the shapes of its weights count: the method
+        has the values.
 
     Raises:
       ValueError: Keras cannot make the body again from its configuration.
@@ -37,7 +38,7 @@ def extended(model: SplitModel, part: tf.keras.Model) -> SplitModel:
 
 
 def normalized(values: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-    """Returns what a layer normalisation with `EPSILON` makes of the last axis."""
+    """Returns a layer normalisation with `EPSILON` over the last axis."""
     mean, variance = tf.nn.moments(values, axes=[-1], keepdims=True)
     return (values - mean) * tf.math.rsqrt(variance + EPSILON) * scale + offset
 

@@ -1,7 +1,7 @@
-"""How a client's model learns on where it serves: the rules for `Served.personalize`.
+"""The rules for `Served.personalize`, by which a client's model learns on where it serves.
 
-Both take all examples that they are given in each step. Examples that come in mini-batches are
-given batch by batch, for one step each.
+Each step takes all given examples. Examples in mini-batches are given batch by batch, for one step
+each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LearnOn: TypeAlias = "Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]
 
 
 def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
-    """Returns how body and head learn on, from all examples of a client.
+    """Returns a function by which body and head learn on, from all examples of a client.
 
     The rule is the head's, over features that are computed once. Without one, gradient steps
     move the whole network; they have no automatic learning rate: with a rate of 0 nothing moves.
@@ -53,7 +53,7 @@ def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
 
 @dataclasses.dataclass(frozen=True)
 class HeadTraining(settings.HyperParameters):
-    """Hyper-parameters of methods whose clients train their heads by a solver that is chosen."""
+    """Hyper-parameters of methods whose clients train their heads by a solver of choice."""
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float | str = settings.client_learning_rate(taken=("auto",))
@@ -85,9 +85,9 @@ class HeadTraining(settings.HyperParameters):
         return solve(objective, head, steps, self.head_solver, rate)
 
     def head_rule(self, model: SplitModel) -> Rule:
-        """Returns how a client's head learns on where it serves: by the same solver.
+        """Returns the rule by which a client's head learns on where it serves: the same solver.
 
-        Where the run solves linear equations, which no TFLite file can, it is Newton's steps.
+        If the run solves linear equations, which no TFLite file can, it takes Newton's steps.
 
         Raises:
           ValueError: The solver does not fit the task of the model.
@@ -109,7 +109,7 @@ def head_rule(
     adam_rate: float | str = 0.0,
     penalty: float = 0.0,
 ) -> Rule:
-    """Returns the rule of methods whose clients train their heads over a fixed body.
+    """Returns the rule for methods whose clients train heads over a fixed body.
 
     The loss does not rise; see `models.heads.solvers`. The automatic learning rate is one over the
     curvature of the loss at the head; with Adam, which has none, it is `adam_rate`.

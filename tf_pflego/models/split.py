@@ -35,38 +35,38 @@ class SplitModel:
       body: A built Keras model from one batch of examples, [n, *example_shape] floats or integers,
         to features, [n, M] float32, or [n, T, M] for the T positions of sequences. Its current
         weights are theta_0; weights that are not trainable are constants. In training, dropout
-        draws masks from the client's seed, and batch normalisation uses the batch's statistics;
-        whatever else differs between training and inference is refused, and so are losses and
-        constraints of its own: methods take means and differences of clients' weights.
+        draws masks from the client's seed, and batch normalisation uses the batch's statistics. Any
+        other difference between training and inference is refused, and so are the body's own losses
+        and constraints: methods take means and differences of clients' weights.
       num_outputs: K, rows of a head: the largest number of classes of any client, or of labels,
         quantities or counts of an example.
-      seed: Seed of the classifier that starts a model which all clients share.
+      seed: Seed of the first weights of a shared classifier.
       example_shape: Shape of one example; needed for a subclassed body, which does not know it.
       num_global_classes: C, the number of global classes that rows of heads stand for; None for K.
       task: The task of the heads: classification, multi_label, regression, counts or a `Task`.
-      statistics: The statistics of a test, the one that is shown first; by default the task's, and
-        for positions of sequences accuracy and perplexity.
+      statistics: The statistics of a test, the shown one first; by default the task's, and for
+        positions of sequences accuracy and perplexity.
 
     Attributes:
       num_classes: K, of any task.
       task: The `Task`.
       num_global_classes: C.
-      class_mask: Whether a client predicts only among classes that it has; see `with_class_mask`.
+      class_mask: Whether a client predicts only among its classes; see `with_class_mask`.
       theta_names: Names of the body's trainable weights.
       initial_theta: Their values, a list of float32 arrays.
       num_features: M.
       positions: (T,) if heads predict for each of T positions of a sequence; else ().
-      seed: Seed of what the model's users draw, besides theta_0.
+      seed: Seed of all draws for the model besides theta_0.
       example_shape: Shape of one example.
       example_dtype: tf.int32 for a body that takes integers, such as tokens, else tf.float32.
-      activation_bytes_per_example: Size of all that the body computes from one example, which is
-        more than what its gradient needs.
-      frozen: The frozen part that has been taken off the body, a `Frozen`; or None. See `divided`.
+      activation_bytes_per_example: Bytes of all that the body computes from one example, more than
+        its gradient needs.
+      frozen: The frozen part taken off the body, a `Frozen`; or None. See `divided`.
 
     Raises:
       TypeError: The body is not a Keras model.
       ValueError: The body does not fit, a number of classes is not a whole number from 1 on, or the
-        shape or the seed is none.
+        shape or the seed is invalid.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class SplitModel:
         """Returns the model, in blocks if the activations of all clients at once would not fit.
 
         Args:
-          gigabytes: The memory that they may take.
-          num_examples: The largest client's number.
+          gigabytes: The memory for the activations, above 0.
+          num_examples: The largest number of examples of a client.
           num_clients: The largest number of participants; as many as there are cores run at once.
         """
         at_once = min(os.cpu_count() or 1, num_clients) * int(num_examples)
@@ -139,7 +139,7 @@ class SplitModel:
         return self.in_blocks(keep=at_once * self._saved_bytes_per_example() <= gigabytes * 2**30)
 
     def _saved_bytes_per_example(self):
-        """Returns what a backward pass needs of one example, or infinity if that is not known."""
+        """Returns the bytes that a backward pass needs per example, or infinity if unknown."""
         for spec in self._body.saved_specs:
             # A variant is a loop's state, such as a recurrent layer's.
             known = spec.shape.rank is not None and spec.dtype != tf.variant
@@ -156,9 +156,9 @@ class SplitModel:
         activations of each block again, unless they are kept.
 
         Args:
-          block_bytes: Size of the activations of a block.
-          keep: Whether `features_and_pull_back` keeps what the backward pass needs of each block:
-            of a convolutional body, less than half of all activations.
+          block_bytes: Bytes of the activations of a block.
+          keep: Whether `features_and_pull_back` keeps the values that the backward pass needs: less
+            than half of all activations of a convolutional body.
         """
         if self._body.is_live:
             return self
@@ -166,7 +166,7 @@ class SplitModel:
         return self._with(_block=block, _keeps=keep)
 
     def in_one_pass(self) -> SplitModel:
-        """Returns the same model for examples that are few enough: not in blocks."""
+        """Returns the same model without blocks, for few examples."""
         return self._with(_block=None)
 
     def to_be_served(self, one_by_one: bool = False) -> SplitModel:
@@ -184,20 +184,20 @@ class SplitModel:
 
     @property
     def has_statistics(self) -> bool:
-        """Whether theta needs statistics of batch normalisation to predict with."""
+        """Whether predictions need statistics of batch normalisation in theta."""
         return bool(self._body.first_statistics)
 
     @property
     def is_normalizing(self) -> list[bool]:
-        """For each of theta whether it is a scale or an offset of live batch normalisation."""
+        """For each weight of theta, whether it is a scale or offset of live batch normalisation."""
         return self._body.is_normalizing
 
     def statistics(self, theta: Sequence[tf.Tensor], client: Client) -> list[tf.Tensor]:
-        """Returns means and variances by which a client's examples are normalised in one pass."""
+        """Returns the means and variances of a client's examples in one pass."""
         return self._body.statistics(theta, client.examples, client.seed)
 
     def with_first_statistics(self, weights: Weights) -> Weights:
-        """Returns weights with the statistics that the body had when the model was made."""
+        """Returns weights with the body's statistics from when the model was made."""
         statistics = map(tf.constant, self._body.first_statistics)
         return weights._replace(theta=[*weights.theta, *statistics])
 
@@ -208,7 +208,7 @@ class SplitModel:
     def with_statistics(self, weights: Structure, client: Client) -> Structure:
         """Returns weights with statistics, of the client's examples if they have none yet.
 
-        In this way clients adapt to their examples what they predict with; see `Served.fine_tune`.
+        So clients adapt the served weights to their examples; see `Served.fine_tune`.
         """
         if not isinstance(weights, Weights) or len(weights.theta) > len(self.is_normalizing):
             return weights
@@ -218,13 +218,13 @@ class SplitModel:
     def with_shared_classifier(self) -> SplitModel:
         """Returns the same model for methods whose clients share one classifier.
 
-        Each client then predicts among all K classes, and its loss counts them all, whether it has
-        them or not, unless the model has a class mask.
+        Each client then predicts among all K classes, and its loss counts them all, unless the
+        model has a class mask.
         """
         return self._with(_shares_classifier=True)
 
     def with_class_mask(self) -> SplitModel:
-        """Returns the same model for clients that predict only among the classes that they hold.
+        """Returns the same model for clients that predict only among their classes.
 
         This holds for their losses and their predictions, also with a shared classifier.
         """
@@ -251,7 +251,7 @@ class SplitModel:
         return self._with(task=task)
 
     def without_start(self) -> SplitModel:
-        """Returns the same model without seed and theta_0: what reads one raises AttributeError."""
+        """Returns the same model without seed and theta_0: reading one raises AttributeError."""
         model = copy.copy(self)
         del model.seed, model.initial_theta
         return model
@@ -268,9 +268,9 @@ class SplitModel:
         return Weights(theta, head_lib.glorot(self.seed, self.num_classes, self.num_features))
 
     def uniform_head(self, seed: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-        """Returns the head [K, M + 1] from which a client with `classes` [K] starts.
+        """Returns the first head [K, M + 1] of a client with `classes` [K].
 
-        It is drawn from Uniform[0, 1) as in PFLEGO. Where labels are no classes it is 0, which
+        It is drawn from Uniform[0, 1) as in PFLEGO. If labels are no classes it is 0, which
         predicts the mean of standardised quantities: the sum of many features would be far off.
         """
         if not self.task.has_classes:
@@ -287,7 +287,7 @@ class SplitModel:
 
     @property
     def scales(self) -> bool:
-        """Whether the body scales its examples by a layer, Rescaling or Normalization."""
+        """Whether the body scales its examples by a layer Rescaling or Normalization."""
         return self._body.scales
 
     def first_strange(self, examples: np.ndarray) -> Strange | None:
@@ -295,13 +295,13 @@ class SplitModel:
         return self._body.lookups.first_strange(examples)
 
     def refuse_lambda_layers(self, what: str) -> None:
-        """Raises ValueError if the body has layers that hold code; `what` would have them."""
+        """Raises ValueError if the body has layers that hold code; `what` names the copy."""
         self._body.refuse_lambda_layers(what)
 
     def features(self, theta: Sequence[tf.Tensor], client: Client) -> tf.Tensor:
         """Returns phi(x; theta), [n, M] float32, as a client trains on its n examples x.
 
-        It is in inference if theta has statistics, or if the client has no seed.
+        The body is in inference if theta has statistics, or if the client has no seed.
         """
         return self._features_of(theta, client.examples, client.seed)
 
@@ -318,8 +318,8 @@ class SplitModel:
     ) -> tuple[tf.Tensor, Callable[[tf.Tensor], list]]:
         """Returns a client's features [n, M], and a function that takes a gradient back.
 
-        That function goes from the gradient of a scalar in phi, [n, M], to its gradient in theta, a
-        list, through the body. Together they pass it once forward and once backward.
+        The function maps the gradient of a scalar in phi, [n, M], to its gradient in theta, a list.
+        Together they take one pass forward and one backward.
         """
         examples = client.examples
         if self._block is not None:
@@ -335,7 +335,7 @@ class SplitModel:
         return head_lib.logits(head, features, self._masking(classes))
 
     def _masking(self, classes):
-        """Returns the classes [K] by which rows of a head are absent; None if all count."""
+        """Returns the classes [K] that mask rows of a head; None if all rows count."""
         all_count = not self.task.has_classes or (self._shares_classifier and not self.class_mask)
         return None if all_count else classes
 
@@ -362,13 +362,13 @@ class SplitModel:
         return self.head_loss(weights.head, client._replace(examples=features))
 
     def _labelled(self, labels):
-        """Returns [] float32, how many examples there are: of sequences, positions with a label."""
+        """Returns [] float32, the number of examples; for sequences, of labelled positions."""
         if not self.positions:
             return tf.cast(tf.shape(labels)[0], tf.float32)
         return tf.math.count_nonzero(labels >= 0, dtype=tf.float32)
 
     def head_loss(self, head: tf.Tensor, client: Client) -> tf.Tensor:
-        """Returns the mean loss of a head, where the client's examples are features."""
+        """Returns the mean loss of a head, for a client whose examples are features."""
         logits = self.logits(head, client.examples, client.classes)
         return tf.reduce_mean(self.task.losses(*flat(logits, client.labels)))
 
@@ -383,7 +383,7 @@ class SplitModel:
         return HeadObjective(features, client.labels, self.num_classes, classes, self.task, penalty)
 
     def refuse_other_tasks(self, method: str, tasks: Sequence[str], reason: str) -> None:
-        """Raises ValueError unless the labels of the model's task are of one of some `tasks`."""
+        """Raises ValueError unless the labels of the model's task are of one of the `tasks`."""
         if self.task.name not in tasks:
             raise ValueError(
                 f"`task` must be {' or '.join(tasks)} for {method}; got {self.task.name}. "

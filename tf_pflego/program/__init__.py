@@ -1,1 +1,1 @@
-"""What is typed and shown: the verbs, their flags, their help and their last words."""
+"""The command line: the verbs, their flags, their help and their last words."""

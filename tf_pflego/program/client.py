@@ -32,7 +32,7 @@ EXAMPLE = "--definition=definition.json --name=north --data=north.npz --state_di
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Who takes part, in what and with what."""
+    """The client, its federation and its data."""
 
     definition: str = setting(
         "", "file from the server that says what the federation is", is_path=True

@@ -1,4 +1,4 @@
-"""The command line: its flags, those of `--flagfile=FILE`, and messages that speak of flags.
+"""The command line: its flags, `--flagfile=FILE`, and messages that name flags.
 
 A flag file has one flag per line. Empty lines, and lines that begin with # or //, do not count. A
 file may name others, relative to the directory in which the program runs.
@@ -15,7 +15,7 @@ from absl import flags
 
 from tf_pflego.system import limited_files, texts
 
-# Of all flag files together, each counted as often as it is included.
+# For all flag files together, each counted as often as it is included.
 _MOST_BYTES, _MOST_FILES = 2**20, 100
 _NAMED = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
@@ -80,10 +80,10 @@ def expanded(
     within: tuple[str, ...] = (),
     sizes: list[int] | None = None,
 ) -> list[_Argument]:
-    """Returns arguments with those of flag files in their places.
+    """Returns the arguments with each flag file replaced by its own arguments.
 
     `place` is the file in which they were written, `within` are the files that are being read, and
-    to the `sizes` of those that have been read more are added.
+    the sizes of files read here are added to `sizes`.
     """
     expansion: list[_Argument] = []
     sizes = [] if sizes is None else sizes

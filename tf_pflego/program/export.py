@@ -20,7 +20,7 @@ EXAMPLE = "--run=runs/first --clients=worst:10 --format=tflite --output_dir=mode
 
 @dataclasses.dataclass(frozen=True)
 class Options(RunOptions):
-    """What is exported, and how."""
+    """The models to export, and their format."""
 
     clients: str = setting(
         "all", "which clients: their numbers such as 3,7, or all, or worst:10, those served worst"

@@ -1,4 +1,4 @@
-"""What the program says when an exception ends it, and the code with which it exits.
+"""The message and the exit code when an exception ends the program.
 
 2 is for what the user can correct. 3 is for a round that cannot end with finite numbers. 4 is for a
 claim of privacy that an audit has refuted. 1 is for everything else, a fault of this package or of

@@ -54,10 +54,10 @@ def of_own_methods(arguments: Sequence[str]) -> list[dataclasses.Field]:
 def from_flags(
     flag_values: flags.FlagValues, resumed: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[RunConfig, dict[str, Any], list[str]]:
-    """Returns the configuration of the run, the hyper-parameters, and what is to be said of flags.
+    """Returns the configuration of the run, the hyper-parameters, and lines to log about flags.
 
-    Flags that are not given have the values of the run that is `resumed`, if one is. Of those that
-    are given although the run does not read them, a line is to be said each.
+    Flags that are not given have the values of the `resumed` run, if there is one. There is a line
+    for each given flag that the run does not read.
     """
 
     def value(name):

@@ -1,4 +1,4 @@
-"""What `--help` shows: pages of text, as wide as the terminal, made from the settings.
+"""The pages of `--help`: text as wide as the terminal, made from the settings.
 
 TensorFlow is not needed for them.
 """

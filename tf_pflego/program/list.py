@@ -75,9 +75,9 @@ def _directories(top):
 
 
 def _row(directory):
-    """Returns what is shown of a run by column; None if the directory holds none.
+    """Returns the columns shown for a run; None if the directory holds none.
 
-    A config.json without a metrics.jsonl beside it may be that of another program.
+    A config.json without a metrics.jsonl beside it may be another program's.
     """
     config, metrics = directory / "config.json", directory / "metrics.jsonl"
     has_begun = os.path.lexists(metrics)

@@ -22,7 +22,7 @@ from tf_pflego.system import deferred, temporary
 
 @dataclasses.dataclass(frozen=True)
 class StoredRunOptions:
-    """What a verb that opens a run is told."""
+    """The options of a verb that opens a run."""
 
     run: str = setting("", "output directory of the run, or state_dir of a client", is_path=True)
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
@@ -65,7 +65,7 @@ class StoredRunOptions:
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions(StoredRunOptions):
-    """What a verb that exports models of a run is told."""
+    """The options of a verb that exports models of a run."""
 
     output_dir: str = setting("", "a new directory for the files", is_path=True)
     overwrite: bool = setting(

@@ -27,7 +27,7 @@ EXAMPLE = "--run=runs/first --data=new_1.npz,new_2.npz --output_dir=models"
 
 @dataclasses.dataclass(frozen=True)
 class Options(RunOptions):
-    """Who learns on, and how."""
+    """The clients that learn on, and how."""
 
     output_dir: str = setting(
         "", "a new directory for the clients' models and the table; empty for none", is_path=True
@@ -153,7 +153,7 @@ def arrays_of(paths):
 
 
 def _clients_of_table(table, run):
-    """Returns the clients of a table, read and prepared as that of the run was."""
+    """Returns the clients of a table, read and prepared like the run's table."""
     of_run = run.run_config
     if not of_run.table:
         raise ValueError(
@@ -165,7 +165,7 @@ def _clients_of_table(table, run):
 
 
 def _clients_of(paths, arrays, of_run):
-    """Returns the clients that have these arrays, as those of the run are."""
+    """Returns the clients with these arrays, with the label space of the run."""
     names = None
     with contextlib.suppress(ValueError):  # Files in several directories may have one name.
         names = client_names.checked([pathlib.Path(path).stem for path in paths], len(paths))

@@ -1,8 +1,8 @@
 """Writes a page about runs or a sweep, or figures of runs for a paper.
 
-The page of runs has curves, clients, partition, cost to a target accuracy and settings; that of a
-sweep the methods compared, what was chosen, curves, clients and settings. It needs no network and
-no program but a browser. Runs that still go on or were interrupted are shown as far as they are.
+The page of runs has curves, clients, partition, cost to a target accuracy and settings. The page of
+a sweep has the methods compared, the choices, curves, clients and settings. A page needs a browser
+and no network. Runs that still go on or were interrupted are shown as far as they are.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ MOST_PLACES = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What is written, and where."""
+    """The files to write, and their format."""
 
     output: str = setting(
         "",

@@ -22,7 +22,7 @@ FLAGS_OF_ARGUMENTS = train.FLAGS_OF_ARGUMENTS
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a server is told besides the flags of train."""
+    """The options of a server besides the flags of train."""
 
     define: str = setting(
         "", "write the definition of the federation to this file, and end", is_path=True
@@ -40,13 +40,13 @@ class Options:
 
 
 def define_flags(flag_values, arguments) -> None:
-    """Defines the flags of train, and those of a server."""
+    """Defines the flags of train and of a server."""
     train.define_flags(flag_values, arguments)
     flags.define_options(Options, flag_values)
 
 
 def help_page(flag_values, columns: int | None) -> str:
-    """Returns the help, which leaves the flags of a run to that of train."""
+    """Returns the help, without the flags of a run, which the help of train has."""
     return help_pages.of_verb(sys.modules[__name__], columns)
 
 

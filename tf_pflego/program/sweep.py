@@ -91,7 +91,7 @@ class Options:
 
 
 def define_flags(flag_values, arguments) -> None:
-    """Defines the flags of sweeps, runs and methods; those of the latter take lists."""
+    """Defines the flags of sweeps, runs and methods; a method's flags take lists."""
     program_flags.define_options(Options, flag_values)
     fields = {**_OF_RUN, **settings_of_methods()}
     fields |= {field.name: field for field in program_flags.of_own_methods(arguments)}
@@ -125,7 +125,7 @@ class _ListParser(program_flags.Parser):
 
 
 def help_page(flag_values, columns: int | None) -> str:
-    """Returns the help, without the flags of runs and methods, which are those of train."""
+    """Returns the help, without the flags of runs and methods, which the help of train has."""
     return help_pages.of_verb(sys.modules[__name__], columns)
 
 
@@ -153,7 +153,7 @@ def run(flag_values, interruption: Interruption, file: str = "") -> None:
         elif options.list:
             _show_list(folder, experiment, cells, place)
         elif options.show or options.redraw:
-            # Of the several experiments of a file, some may have no run yet.
+            # If a file has several experiments, some may have no run yet.
             if place.exists() or len(experiments) == 1:
                 _show_results(options, experiment, place)
         else:

@@ -1,11 +1,11 @@
-"""What a program says; a terminal or pipe that does not take it never fails a run.
+"""The output of a program; a terminal or pipe that does not take it never fails a run.
 
 On a terminal a line that is too long is wrapped at words, and `doing` keeps one line up to date on
 what is being done. On a pipe or in a file each line stays as it is.
 
 A reader may close its pipe (`| head`), a disk may be full, a descriptor may be closed from the
-start (`2>&-`), and an encoding may lack a character of a path. What cannot be written is left out,
-and a character that cannot be encoded is written as its escape.
+start (`2>&-`), and an encoding may lack a character of a path. Output that cannot be written is
+dropped, and a character that cannot be encoded is written as its escape.
 """
 
 import atexit

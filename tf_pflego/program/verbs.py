@@ -1,4 +1,4 @@
-"""What the program does: `tf-pflego VERB --FLAG=VALUE ...`, one module for each verb.
+"""The verbs of the program: `tf-pflego VERB --FLAG=VALUE ...`, one module per verb.
 
 A module is imported when its verb is asked for. It has `run`, given flags and an interruption, and
 `Options`, a dataclass of settings that are its flags. Help shows its docstring, its USAGE and its

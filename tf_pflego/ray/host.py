@@ -70,7 +70,7 @@ class Host:
                 ) from error
         if checksum_of(clients) != opened.checksum:
             raise ValueError(
-                f"the data of {clients.dataset} on {os.uname().nodename} must be those of the run; "
+                f"the data of {clients.dataset} on {os.uname().nodename} must be the run's; "
                 "their labels differ. Give all nodes the same data directory."
             )
         self._engines[key] = InProcessEngine(

@@ -78,7 +78,7 @@ def refuse_unreachable(address: str) -> None:
 def no_cluster(address: str, reason: str) -> WorkerError:
     """Returns the error which says that there is no cluster at an address."""
     return WorkerError(
-        f"`ray_address` must be that of a running cluster, or empty; got {address!r} ({reason}). "
+        f"`ray_address` must be a running cluster's, or empty; got {address!r} ({reason}). "
         "Start one with `ray start --head`, or correct `ray_address`."
     )
 

@@ -75,7 +75,7 @@ def privacy(runs: Runs, size: Size) -> Figure | None:
 
 
 def distribution(runs: Runs, size: Size) -> Figure | None:
-    """Returns a figure of which share of the clients ends with at best a certain value."""
+    """Returns a figure of the share of clients that end at or below each value."""
     figure, (axis,) = figures.new(size)
     for one in runs.series:
         ordered = metrics.from_the_worst(values_of(one, runs.first), runs.first)
@@ -104,7 +104,7 @@ def distribution(runs: Runs, size: Size) -> Figure | None:
 
 
 def gains(runs: Runs, size: Size) -> Figure | None:
-    """Returns a figure of the clients' gains over the reference, from who lost most."""
+    """Returns a figure of the clients' gains over the reference, the largest loss first."""
     figure, (axis,) = figures.new(size)
     for one in runs.series:
         differences = gains_of(one, runs.base, runs.first).differences
@@ -124,7 +124,7 @@ def gains(runs: Runs, size: Size) -> Figure | None:
 
 
 def new_clients(runs: Runs, size: Size) -> Figure | None:
-    """Returns a figure of how good new clients are by epochs of their training."""
+    """Returns a figure of new clients' results by epochs of their training."""
     lines = []
     for one in runs.series:
         if measured := new_client_curves(one, runs.first):
@@ -184,7 +184,7 @@ def partition(holdings: Holdings, size: Size) -> Figure:
 
 
 def _draw_scale(axis, most, style, of_blocks):
-    """Draws what the shades of a partition mean, above it."""
+    """Draws the legend of the shades of a partition above it."""
     scale = axis.inset_axes((0.0, 1.06, 0.3, 0.05))
     scale.imshow(np.linspace(0, most, 64)[None], **style)
     scale.grid(False)

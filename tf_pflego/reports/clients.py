@@ -1,4 +1,4 @@
-"""The clients on a page: how they fare, which gained, and what they hold."""
+"""The clients on a page: their results, gains and examples."""
 
 import itertools
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def distribution(runs: Runs) -> dict[str, Any]:
-    """Returns how good the clients are at the end."""
+    """Returns the clients' results at the end."""
     first = runs.first
     ended = [one for one in runs.series if len(values_of(one, first))]
     if not ended:
@@ -69,7 +69,7 @@ def distribution(runs: Runs) -> dict[str, Any]:
 
 
 def gains(runs: Runs) -> dict[str, Any] | None:
-    """Returns what the clients gained over the reference; None if there is no other run."""
+    """Returns the clients' gains over the reference; None if there is no other run."""
     base, rows, notes, compared = runs.base, [], [], []
     for one in runs.series:
         if one is base:
@@ -110,7 +110,7 @@ def gains(runs: Runs) -> dict[str, Any] | None:
 
 
 def new_clients(runs: Runs) -> dict[str, Any] | None:
-    """Returns what new clients learnt; None if no run has any."""
+    """Returns the results of new clients; None if no run has any."""
     first = runs.first
     curves = [(one, new_client_curves(one, first)) for one in runs.series]
     curves = [(one, measured) for one, measured in curves if measured]
@@ -134,7 +134,7 @@ def new_clients(runs: Runs) -> dict[str, Any] | None:
 
 
 def _groups(runs):
-    """Returns the runs by what their clients hold; a run whose partition is unknown alone."""
+    """Returns the runs grouped by partition; a run with an unknown one is alone."""
     groups: dict[Any, list[ReportedRun]] = {}
     for run in runs.all:
         groups.setdefault(run.holdings.identity if run.holdings else id(run), []).append(run)
@@ -142,7 +142,7 @@ def _groups(runs):
 
 
 def partitions(runs: Runs) -> dict[str, Any] | None:
-    """Returns who holds what; None if no run says it, or labels are no classes."""
+    """Returns the partitions; None if no run has one, or labels are no classes."""
     groups = [group for group in _groups(runs) if group[0].holdings and runs.first.is_share]
     figures = [_partition(runs, group) for group in groups[:_MOST_PARTITIONS]]
     return {"count": len(groups), "figures": figures} if groups else None
@@ -247,7 +247,7 @@ def _about_clients(group, are_named):
 
 
 def _letter(number):
-    """Returns what a partition is called: A, B, .., and then numbers."""
+    """Returns the name of a partition: A, B, .., and then numbers."""
     return chr(ord("A") + number) if number < 26 else str(number + 1)
 
 

@@ -72,7 +72,7 @@ def _parts_of(metric):
 
 
 def title_of(metric: str) -> str:
-    """Returns what a metric is called."""
+    """Returns the title of a metric."""
     parts = _parts_of(metric)
     if parts is None:
         return metric
@@ -85,7 +85,7 @@ def title_of(metric: str) -> str:
 
 
 def meaning_of(metric: str) -> str:
-    """Returns which model a metric is of, and on whom."""
+    """Returns the model and the clients that a metric tests."""
     parts = _parts_of(metric)
     if parts is None:
         return "a metric of this run alone, as metrics.jsonl has it"
@@ -106,7 +106,7 @@ def meaning_of(metric: str) -> str:
 
 
 def unit_of(metric: str) -> str:
-    """Returns what stands at the y axis."""
+    """Returns the label of the y axis."""
     statistic = of_metric(metric)
     if statistic.name:
         split = "validation" if "validation_" in metric else "test"
@@ -162,12 +162,12 @@ def in_unit(value: float, statistic: Shown) -> str:
 
 
 def unit_of_gain(statistic: Shown) -> str:
-    """Returns in what gains are given."""
+    """Returns the unit of gains."""
     return "points of percent" if statistic.is_share else statistic.title
 
 
 def percent(value: float) -> str:
-    """Returns such as 97.31 %."""
+    """Returns a text such as 97.31 %."""
     return f"{value:.2f}\N{NO-BREAK SPACE}%"
 
 
@@ -182,7 +182,7 @@ def tidy(value: float) -> float | None:
 
 
 def cell(value: Any) -> str:
-    """Returns what a cell of a table shows."""
+    """Returns the text of a cell of a table."""
     if value is None or value == "":
         return UNKNOWN
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -33,7 +33,7 @@ _MARKS = {
 
 
 class Runs:
-    """The runs of a page, and how they are named and drawn in all of its sections."""
+    """The runs of a page, with their names and styles in all of its sections."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class Runs:
         ]
 
     def name(self, run: ReportedRun) -> str:
-        """Returns what a reader calls a run."""
+        """Returns the name of a run for readers."""
         return self._names[id(run)]
 
     def names(self, runs: Iterable[ReportedRun]) -> list[str]:
-        """Returns what a reader calls some runs."""
+        """Returns the names of some runs for readers."""
         return [self.name(run) for run in runs]
 
     def configured(self, key: str) -> str:
@@ -96,8 +96,8 @@ class Runs:
     ) -> dict[str, Any]:
         """Returns a figure in two widths, of which the style shows one, and a legend of series.
 
-        The function is called with the runs, the size and the arguments; the description is for who
-        does not see it.
+        The function is called with the runs, the size and the arguments; the description is for
+        readers who do not see the figure.
         """
         pictures = {}
         for width, size in (("wide", figures.WIDE), ("narrow", figures.NARROW)):

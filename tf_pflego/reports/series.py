@@ -1,4 +1,4 @@
-"""Runs put together: series that differ in the seed alone, their curves, and whose clients gained.
+"""Runs put together: series of runs that differ only in the seed, their curves and gains.
 
 Everything here is a pure function of the runs. `rounds` are the columns of a run; see `metrics`.
 """
@@ -30,7 +30,7 @@ _ALIKE = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Runs that differ in nothing but the seed, or one run."""
+    """Runs that differ only in the seed, or one run."""
 
     number: int  # among all; it says how the line looks, `FADED` that it is one of many
     label: str
@@ -67,7 +67,7 @@ class Reached(NamedTuple):
 
 
 def series_of(runs: Sequence[ReportedRun]) -> list[Series]:
-    """Returns the runs in their order, those that differ in nothing but the seed together."""
+    """Returns the runs in their order, grouped if they differ only in the seed."""
     groups: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
         kept = {key: value for key, value in settings(run).items() if key != "seed"}
@@ -104,7 +104,7 @@ def differing(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _labels(runs):
-    """Returns what each run is called: its algorithm, what else differs, or its directory."""
+    """Returns the label of each run: its algorithm, other differences, or its directory."""
     tails = _unique_tails([run.path for run in runs])
     labels = []
     for run, tail in zip(runs, tails, strict=True):

@@ -66,7 +66,7 @@ class ReportedRun:
 
     @property
     def num_rounds(self) -> int:
-        """How many rounds are done."""
+        """The number of finished rounds."""
         return len(self.rounds["round"])
 
     @property
@@ -76,7 +76,7 @@ class ReportedRun:
 
     @property
     def client_keys(self) -> np.ndarray:
-        """[n] by what the clients in `clients` are known again; see `Holdings.keys`."""
+        """[n], the keys that identify the clients in `clients`; see `Holdings.keys`."""
         if self.clients is None:
             return np.zeros(0, int)
         ids = self.clients["client"].astype(int)

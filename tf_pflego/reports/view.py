@@ -23,7 +23,7 @@ _VALIDATION = "validation_accuracy/client_mean"
 
 
 def page_of(all_runs: Sequence[ReportedRun], reference: ReportedRun) -> dict[str, Any]:
-    """Returns what the template shows of runs, whose clients are compared with the reference's."""
+    """Returns the template's data on runs, whose clients are compared with the reference's."""
     runs = Runs(all_runs, reference)
     target, table = _target(runs), clients.table(runs)
     sections = {
@@ -66,7 +66,7 @@ def _numbers_of_clients(runs):
 
 
 def _outcome(runs):
-    """Returns how the series end by the first metric, the best first."""
+    """Returns the final values of the series by the first metric, the best first."""
     if not runs.metrics:
         return None
     metric = runs.metrics[0]
@@ -209,7 +209,7 @@ def _cuts(runs):
 
 
 def _privacy(runs):
-    """Returns what is claimed of the private runs."""
+    """Returns the claims of the private runs."""
     private = [run for run in runs.begun if EPSILON in run.rounds]
     if not private:
         return None
@@ -286,7 +286,7 @@ def _target(runs):
 
 
 def settings(runs: Runs) -> dict[str, Any]:
-    """Returns in which settings the runs differ, and all that they have."""
+    """Returns the settings in which the runs differ, and all settings."""
     configurations = [series.settings(run) for run in runs.all]
     differing = series.differing(configurations)
     head = ["setting", *runs.names(runs.all)]

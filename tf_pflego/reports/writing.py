@@ -111,7 +111,7 @@ def write_page(template: pathlib.Path, content: Mapping[str, Any], output: pathl
     from tf_pflego.reports import figures
 
     def text(value: Any) -> Any:
-        """Makes visible what would be obeyed, such as what turns the order of letters round."""
+        """Makes control characters visible, such as those that change the order of letters."""
         return value if isinstance(value, Markup) else texts.printable(str(value))
 
     environment = jinja2.Environment(

@@ -1,1 +1,1 @@
-"""One run in a directory: its configuration, how it is made, what it writes, how it is read."""
+"""One run in a directory: its configuration, construction, loop, files and reader."""

@@ -1,4 +1,4 @@
-"""The settings of what happens to uploads on their way, and the wrappers that they ask for."""
+"""The settings of the aggregation of uploads, and the wrappers that they ask for."""
 
 import dataclasses
 import functools
@@ -114,7 +114,7 @@ def _chosen(config, name):
 
 
 def check(config: Any) -> None:
-    """Raises ValueError if a setting of uploads is none, or some do not go together."""
+    """Raises ValueError if a setting of uploads is invalid, or some do not go together."""
     kinds = {name: _chosen(config, name)[0] for name in _KINDS}
     takes_sums = {
         "dp_epsilon": is_private(config) and config.dp_mechanism != accounting.SKELLAM,
@@ -156,7 +156,7 @@ def is_private(config: Any) -> bool:
 
 
 def of_uploads(config: Any) -> tuple[Any, ...]:
-    """Returns all that the wrappers of a run follow from, by which traces are known."""
+    """Returns all settings that decide a run's wrappers, as a key of traces."""
     fields = *dataclasses.fields(PrivacySettings), *dataclasses.fields(UploadSettings)
     who_attacks = config.seed if config.attack != NONE else None  # The attackers follow from it.
     rounds = config.num_rounds if is_private(config) else None  # The noise follows from it.
@@ -179,7 +179,7 @@ _SETTINGS |= {"bits": "secure_sum_bits"}
 
 
 def claimed(config: Any) -> dict[str, Any]:
-    """Returns the arguments of `private.private` that say what a private run claims."""
+    """Returns the arguments of `private.private` with the claims of a private run."""
     return {
         "num_rounds": config.num_rounds,
         "epsilon": config.dp_epsilon or None,
@@ -191,7 +191,7 @@ def claimed(config: Any) -> dict[str, Any]:
 
 
 def epsilon_at_the_end(config: Any, simulation: Any) -> float:
-    """Returns epsilon of a private simulation after all rounds, by the noise that it has."""
+    """Returns epsilon of a private simulation after all rounds, with its noise."""
     multiplier = float(simulation.server_state.wrapper[0].noise_multiplier)
     claim = claimed(config) | {"epsilon": None, "noise_multiplier": multiplier}
     exchanges = len(simulation.algorithm.exchanges)

@@ -89,9 +89,9 @@ def all_clients(
 
 
 def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> dict[str, Any]:
-    """Returns those settings of a run that the clients decide which were given to it.
+    """Returns the settings of a run that follow from clients given to it.
 
-    Where they are what the run would have loaded, its configuration says already what they are.
+    If the run would have loaded the same clients, its configuration has them already.
     """
     settings = {"dataset": clients.dataset, "num_clients": clients.num_clients}
     loader = clients.origin and clients.partition and clients.origin.load
@@ -115,7 +115,7 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
 
 
 class ModelFacts(NamedTuple):
-    """What a run's model must be told of its clients, who need not be on this machine."""
+    """The facts about clients that a run's model depends on; they may be on other machines."""
 
     example_shape: tuple[int, ...]
     num_classes: int  # K, the most that a client has
@@ -135,7 +135,7 @@ class ModelFacts(NamedTuple):
         model: models.SplitModel | None = None,
         directory: pathlib.Path | None = None,
     ) -> "ModelFacts":
-        """Returns them of clients that are all here; a `model` may standardise by itself."""
+        """Returns the facts of clients on this machine; a `model` may standardise by itself."""
         facts = cls(
             clients.example_shape,
             int(clients.num_classes.max()),
@@ -227,14 +227,14 @@ def build_simulation(
         and `validation_fraction` asks for some, these are drawn from them.
       model: The model that they train; None for the network of `run_config`.
       algorithm: As in `run`.
-      elsewhere: If the clients are programs on other machines, of whom `clients` has no examples.
+      elsewhere: If the clients are programs on other machines; `clients` then has no examples.
       directory: As in `load_clients`.
       **hyper_parameters: The algorithm's hyper-parameters; those left out keep their defaults.
 
     Raises:
-      TypeError: `run_config`, `clients` or `model` is something else, or the algorithm has no such
+      TypeError: `run_config`, `clients` or `model` has another class, or the algorithm has no such
         hyper-parameter.
-      ValueError: The configuration cannot be run; the message says what was expected.
+      ValueError: The configuration cannot be run.
       ImportError: The engine needs a package that cannot be imported.
     """
     check_arguments(run_config, clients, model, elsewhere)
@@ -277,7 +277,7 @@ def algorithm_of(
     hyper_parameters: Mapping[str, Any],
     model: models.SplitModel | None = None,
 ) -> Algorithm:
-    """Returns the method of a run for the model that is given, or else for the run's network."""
+    """Returns the method of a run for the given model, or else for the run's network."""
     network: Any = model
     if model is None:
         network = name, shape = run_config.chosen("network"), facts.example_shape
@@ -307,11 +307,11 @@ _shared: contextvars.ContextVar[dict[tuple, Any]] = contextvars.ContextVar("shar
 
 @contextlib.contextmanager
 def shared_traces() -> Iterator[None]:
-    """Within it, runs of this thread that differ in the seed alone trace once, to the same bits.
+    """Within it, runs of this thread that differ only in the seed trace once, with the same bits.
 
-    A block within a block shares with it. Runs with a model of the user's own share if it is one
-    object. Methods that may have constants of the seed are traced for each run: those of the
-    user's own, and FedBABU with its fixed head.
+    A nested block shares with the outer one. Runs with a user's own model share if it is one
+    object. Methods that may have constants of the seed are traced for each run: a user's own
+    methods, and FedBABU with its fixed head.
     """
     token = _shared.set(_shared.get({}))
     try:
@@ -342,7 +342,7 @@ def _algorithm(network, model, method, hyper_parameters, run_config, participati
 
 
 def checked_hyper_parameters(run_config, method, hyper_parameters):
-    """Returns the method's settings; a schedule may not end before the run."""
+    """Returns the method's hyper-parameters; a schedule may not end before the run."""
     checked = algorithms.check(method, hyper_parameters)
     falls = getattr(checked, "server_schedule", CONSTANT) != CONSTANT
     if falls and 0 < checked.schedule_rounds < run_config.num_rounds:
@@ -355,7 +355,7 @@ def checked_hyper_parameters(run_config, method, hyper_parameters):
 
 
 def all_hyper_parameters(run_config, method, hyper_parameters):
-    """Returns all settings of the method by name; a schedule that names no rounds has the run's."""
+    """Returns all hyper-parameters by name; a schedule without rounds has the run's."""
     checked = checked_hyper_parameters(run_config, method, hyper_parameters)
     if getattr(checked, "server_schedule", CONSTANT) != CONSTANT and not checked.schedule_rounds:
         checked = dataclasses.replace(checked, schedule_rounds=run_config.num_rounds)

@@ -1,4 +1,4 @@
-"""What a run calls between its rounds: the package's own callbacks, and those of users."""
+"""Callbacks, which a run calls between its rounds: the package's own, and users'."""
 
 import math
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ Record = dict[str, Any]
 
 
 class Callback:
-    """What a run calls as it goes on; derive from it and define the methods that you need.
+    """The base of callbacks, which a run calls between rounds; define the methods you need.
 
     A method may read, evaluate and save the simulation, and may not run, restore or close it. An
     exception that it raises ends the run, after a checkpoint from which the run can be resumed.
     """
 
     def on_run_begin(self, simulation: Simulation, records: Sequence[Record]) -> bool | None:
-        """Is called before the first round that is run.
+        """Called before the first round that is run.
 
         It is called again, without the rounds that were lost, if a run on a Ray cluster goes back
         to its last checkpoint.
@@ -27,14 +27,14 @@ class Callback:
         Args:
           simulation: The simulation.
           records: The metrics of the rounds that are done: none, unless the run goes on with
-            another. What a callback remembers of rounds has to be what these say.
+            another. A callback that remembers rounds has to take them from these.
 
         Returns:
           True if the run is to end here.
         """
 
     def after_round(self, simulation: Simulation, record: Record) -> bool | None:
-        """Is called after each round, when its metrics are written.
+        """Called after each round, when its metrics are written.
 
         Args:
           simulation: The simulation.
@@ -46,33 +46,33 @@ class Callback:
         """
 
     def on_run_end(self, simulation: Simulation, summary: dict[str, Any]) -> None:
-        """Is called when the run is whole and its files are written.
+        """Called when the run is complete and its files are written.
 
         Args:
           simulation: The simulation, after the last round.
-          summary: What `run` returns.
+          summary: The summary that `run` returns.
         """
 
 
 class EarlyStopping(Callback):
-    """Ends a run when a metric has not become better for some evaluated rounds.
+    """Ends a run when a metric has not improved for some evaluated rounds.
 
-    What the run ends with is that of its last round, not of its best one. A run that is resumed
-    stops where it would have without the interruption.
+    The run ends with the model of its last round, not of its best one. A resumed run stops at the
+    round at which it would have stopped without the interruption.
 
     Args:
       metric: The metric, by its name in metrics.jsonl. None for the mean over clients of the run's
         first statistic, such as `validation_accuracy/client_mean`, on validation examples, which a
         run has with `validation_fraction`.
-      patience: How many evaluated rounds in a row may be no better; the last of them ends the run.
-      min_delta: By how much a value must be better than the best one so far.
-      mode: Whether a larger value is better (max) or a smaller one (min). None for what the
-        statistic says, such as min for `test_root_mean_squared_error/client_mean`; of a metric that
-        is of no statistic a larger value is better.
+      patience: The number of evaluated rounds without improvement after which the run ends.
+      min_delta: The amount, at least 0, by which a value must exceed the best one so far.
+      mode: Whether a larger value is better (max) or a smaller one (min). None for the statistic's
+        own, such as min for `test_root_mean_squared_error/client_mean`; for metrics without a
+        statistic it is max.
 
     Attributes:
       best: The best value so far.
-      best_round: The round that had it; 0 before the first.
+      best_round: The round of the best value; 0 before the first.
 
     Raises:
       ValueError: An argument does not take its value.
@@ -92,7 +92,7 @@ class EarlyStopping(Callback):
         self._forget()
 
     def _forget(self, first="accuracy"):
-        """Begins without a value, of the metric or else of the run's first statistic."""
+        """Forgets the best value; the metric defaults to the run's first statistic."""
         self._watched = self.metric or f"validation_{first}/client_mean"
         self._shown = statistic_names.of_metric(self._watched)
         if self.mode is not None:
@@ -101,7 +101,7 @@ class EarlyStopping(Callback):
         self.best_round = self._waited = 0
 
     def on_run_begin(self, simulation: Simulation, records: Sequence[Record]) -> bool:
-        """Takes account of the rounds that are done; see `Callback.on_run_begin`.
+        """Goes through the rounds that are done; see `Callback.on_run_begin`.
 
         Raises:
           ValueError: The metric is on validation examples, which the run does not have.
@@ -120,7 +120,7 @@ class EarlyStopping(Callback):
         return self._waited >= self.patience
 
     def after_round(self, simulation: Simulation, record: Record) -> bool:
-        """Takes account of a round; see `Callback.after_round`.
+        """Compares a round with the best one; see `Callback.after_round`.
 
         Raises:
           ValueError: The run has no such metric.

@@ -1,4 +1,4 @@
-"""The clients at the end of a run: the columns of clients.csv, and those that fare worst."""
+"""The clients at the end of a run: the columns of clients.csv, and the worst clients."""
 
 import math
 import statistics
@@ -22,8 +22,8 @@ Columns = Mapping[str, Sequence[Any]]
 def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> Columns:
     """Returns the columns of clients.csv, one row per client that was tested.
 
-    Clients that have names have them as `name`. For each group of clients there is a column that is
-    1 for those who belong to it and else 0. Evaluations without a loss give none.
+    The column `name` has the clients' names, if there are any. For each group of clients a column
+    is 1 for its members and else 0. Evaluations without a loss give no column of losses.
     """
     first = next(iter(evaluations.values()))
     tested = np.arange(data.num_clients) if first.clients is None else first.clients
@@ -53,7 +53,7 @@ def new_client_columns(
 ) -> Columns:
     """Returns the columns of new_clients.csv, one row per new client, whose ids follow the first's.
 
-    The evaluation of these `new` clients is after so many epochs of their own training.
+    `new` evaluates these clients after this number of epochs of their own training.
     """
     count = new.num_clients
     tested = [split for split, named in evaluation.tallies.items() if named]
@@ -78,12 +78,11 @@ def _ratios(evaluation, prefix=""):
 
 
 def worst_rows(columns: Columns, first: Shown) -> tuple[float, int, list[tuple[str, ...]]]:
-    """Returns how the clients fare that are served worst, by the first statistic of the run.
+    """Returns the values of the worst clients, by the first statistic of the run.
 
-    These are the mean of the worst tenth of the clients, how many these are, and below a head for
-    each of the worst five, the worst first, what it is called, its classes if there are any,
-    numbers of training and test examples, and its value. Clients for which the statistic is not
-    defined are left out.
+    These are the mean of the worst tenth of the clients, their number, and, below a head, a row for
+    each of the worst five, the worst first: name, classes if there are any, numbers of training and
+    test examples, and value. Clients for which the statistic is not defined are left out.
     """
     measured = [float(value) for value in columns[f"test_{first.name}"]]
     known = [row for row, value in enumerate(measured) if not math.isnan(value)]

@@ -70,7 +70,7 @@ class DataSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ClientSettings:
-    """Clients and what they hold, as in --partition=dirichlet --dirichlet_alpha=0.1."""
+    """Clients and partition, as in --partition=dirichlet --dirichlet_alpha=0.1."""
 
     num_clients: int = _of_dealing(
         0,
@@ -120,7 +120,7 @@ class ClientSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TaskSettings:
-    """What is predicted and counted, as in --statistics=f1,exact_match."""
+    """The task and its statistics, as in --statistics=f1,exact_match."""
 
     statistics: str = setting(
         "",
@@ -311,7 +311,7 @@ class RunConfig(
     DataSettings,
     MethodSettings,
 ):
-    """What a run is, apart from the hyper-parameters of its algorithm.
+    """The settings of a run, apart from the hyper-parameters of its algorithm.
 
     Values of other types that stand for the same are converted: NumPy's numbers, whole floats, and
     `os.PathLike` for directories.
@@ -338,7 +338,7 @@ class RunConfig(
                 )
 
     def chosen(self, name: str) -> Any:
-        """Returns the value of a setting; where it leaves the choice to the dataset, that of it."""
+        """Returns the value of a setting; the dataset's default if it is "auto" or 0."""
         value = getattr(self, name)
         known = catalogue.OF_TABLES if self.client_column else catalogue.KNOWN[self.dataset]
         return getattr(known, name, value) if value in ("auto", 0) else value
@@ -351,7 +351,7 @@ class RunConfig(
         self.place()
 
     def place(self) -> engine_choice.Choice:
-        """Returns the engine: its name, or what a run on Ray needs besides it."""
+        """Returns the engine: its name, or the options of a Ray cluster."""
         if self.engine != "ray":
             return self.engine
         from tf_pflego.ray.options import RayOptions
@@ -361,7 +361,7 @@ class RunConfig(
         return RayOptions(*(getattr(self, field.name) for field in fields))
 
     def participation_of(self, num_clients: int) -> Participation:
-        """Returns how participants are drawn from `num_clients` clients."""
+        """Returns the draw of participants from `num_clients` clients."""
         bounds = None
         if self.participation == "range":
             least, most = self.clients_per_round_range.split(",")

@@ -1,6 +1,6 @@
 """A run that starts from an earlier one takes over states, preprocessing, classes and moments.
 
-The later run's own directory has all but the states, so that it is resumed and loaded alone.
+The later run's directory has all but the states, so it is resumed and loaded alone.
 """
 
 import math
@@ -21,7 +21,7 @@ PREPROCESSING = "preprocessing.json"
 
 
 class Beginning(NamedTuple):
-    """How the clients' data were prepared, which does not change when a run goes on with others."""
+    """The preparation of the clients' data, which stays the same when later clients follow."""
 
     preprocessing: Preprocessing | None = None
     class_names: tuple[str, ...] | None = None
@@ -29,7 +29,7 @@ class Beginning(NamedTuple):
 
     @classmethod
     def of(cls, run_config: Any, directory: pathlib.Path | None) -> "Beginning":
-        """Returns a run's, empty if it starts from no other run; raises ValueError.
+        """Returns a run's beginning, empty if it starts from no other run; raises ValueError.
 
         It is in the directory of the run itself if that has begun.
         """
@@ -68,7 +68,7 @@ class Beginning(NamedTuple):
 
 
 def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
-    """Raises ValueError if a run of this configuration cannot start from the one it names."""
+    """Raises ValueError if a run of this configuration cannot start from the run it names."""
     directory = _place(run_config)
     try:
         earlier = reader.json_object(directory / "config.json")

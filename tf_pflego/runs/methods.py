@@ -16,7 +16,7 @@ from tf_pflego.runs.run_directory import RunDirectoryError
 
 # The key of config.json that has `Method.checksum`.
 SOURCE = "algorithm_source"
-# What hyper-parameters may not be called: settings and arguments of a run, other keys of its
+# Names that hyper-parameters may not have: settings and arguments of a run, other keys of its
 # config.json, and flags of the program.
 _TAKEN = {
     *(field.name for field in dataclasses.fields(config.RunConfig)),
@@ -46,20 +46,20 @@ def method_of(run_config: config.RunConfig, algorithm: Named | None = None) -> M
 
 
 def recorded(method: Method) -> dict[str, str]:
-    """Returns what the configuration of a run keeps of its method."""
+    """Returns the entries of a method in the configuration of a run."""
     source = {SOURCE: method.checksum()} if method.is_own else {}
     return {"algorithm": method.name, **source}
 
 
 def is_own(configuration: Mapping[str, Any]) -> bool:
-    """Returns whether the configuration that a run has kept is of a method of the user's own."""
+    """Returns whether a run's stored configuration names a user's own method."""
     return ":" in str(configuration.get("algorithm"))
 
 
 def method_of_stored(
     configuration: Mapping[str, Any], algorithm: Named | None, path: pathlib.Path
 ) -> Method:
-    """Returns the method of a run; code is loaded only from what the user names."""
+    """Returns the method of a run; code is loaded only from a file that the user names."""
     name = configuration["algorithm"]
     if not is_own(configuration):
         if algorithm is not None:

@@ -1,4 +1,4 @@
-"""The settings of what a run begins with and of what it writes."""
+"""The settings of a run's beginning and of its output."""
 
 import dataclasses
 import functools
@@ -51,7 +51,7 @@ class OutputSettings:
 
 
 def check(config: Any) -> None:
-    """Raises ValueError if a run cannot go on or begin as it is to."""
+    """Raises ValueError if a run cannot go on or begin as these settings say."""
     if config.resume and (config.overwrite or not config.output_dir):
         expected, got = ("without", "both") if config.overwrite else ("with", "no output_dir")
         other = "overwrite" if config.overwrite else "output_dir"

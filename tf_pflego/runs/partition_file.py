@@ -1,4 +1,4 @@
-"""partition.npz of a run: who holds what and, of a user's own clients, by what they are known."""
+"""partition.npz of a run: the partition and, for a user's own clients, fingerprints."""
 
 import io
 import math
@@ -38,7 +38,7 @@ def write(directory: pathlib.Path, clients: ClientData, are_own: bool, task: Tas
 def refuse_others(directory: pathlib.Path, clients: ClientData, of_table: bool = False) -> None:
     """Raises ValueError if a run in a directory had other clients, or in another order.
 
-    A run of a dataset does not say whom it had.
+    A run on a dataset has no fingerprints.
     """
     expected, names = _known(directory / NAME)
     if expected is None and of_table:  # Whoever made the directory may not know these rows.
@@ -63,13 +63,13 @@ def refuse_others(directory: pathlib.Path, clients: ClientData, of_table: bool =
         got = f"{np.count_nonzero(~same)} of {len(same)} are not, the first is client {name}{place}"
     whose = "the clients of `table`" if of_table else "`clients`"
     raise ValueError(
-        f"{whose} must be those of the run in {directory}, in their order; {got}. Give what the "
-        "run was given: the same examples and names in the same order."
+        f"{whose} must be the clients of the run in {directory}, in their order; {got}. Give "
+        "the run's clients: the same examples and names in the same order."
     )
 
 
 def _known(path: pathlib.Path) -> tuple[Any, Any]:
-    """Returns the fingerprints and the names; None for what is not there."""
+    """Returns the fingerprints and the names; None if there are none."""
     try:
         arrays = limited_files.arrays(path, math.inf)
     except (OSError, limited_files.DamagedFileError):

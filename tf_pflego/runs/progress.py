@@ -1,4 +1,4 @@
-"""What a run shows while it trains, and the table at its end."""
+"""The progress of a run while it trains, and the table at its end."""
 
 import logging
 import re
@@ -25,7 +25,7 @@ from tf_pflego.system import log, texts
 _WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
 _NARROW = "round {n_fmt}/{total_fmt}, {desc} [{remaining} left]"
 _LEAST_COLUMNS_WITH_BAR = 72
-# As accuracy has them; those of the first statistic are shown.
+# Named for accuracy; the same metrics of the first statistic are shown.
 _TEST, _VALIDATION = "test_accuracy/client_mean", "validation_accuracy/client_mean"
 _ERROR = f"{_TEST}/{STANDARD_ERROR}"
 _FEW = 0.02  # A bound that cuts a smaller share of the uploads hardly bounds them.
@@ -91,7 +91,7 @@ class Progress(Callback):
 
 
 def _stream_of_bars() -> Any:
-    """Returns where bars are shown: a program's, or a notebook's output; None elsewhere."""
+    """Returns the stream for bars: a program's, or a notebook's output; else None."""
     kernel = sys.modules.get("ipykernel.iostream")
     if kernel is not None and isinstance(sys.stdout, kernel.OutStream):
         return sys.stdout  # A notebook shows what is on standard error on red.
@@ -131,7 +131,7 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
 
 
 def remarks_on_privacy(summary: Mapping[str, Any]) -> list[str]:
-    """Returns what the last round says of the noise and of the bound, if they fit badly."""
+    """Returns remarks on the last round's noise and bound, if they fit badly."""
     remarks = []
     if summary.get(SIGNAL, 1) < 1:
         remarks.append(
@@ -151,7 +151,7 @@ def remarks_on_privacy(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _rows_of(summary, first, split, whom, of_all=()):
-    """Returns the rows of the test or validation examples; `of_all` ends those of `whom`."""
+    """Returns the rows of the test or validation examples; `of_all` ends the rows on `whom`."""
     rows, measured = [], f"{split}_{first.name}"
     for who, label, more in (
         (measured, f"{whom} as served now", of_all),

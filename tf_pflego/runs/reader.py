@@ -1,7 +1,7 @@
-"""The files of a run: what its settings say, and its tables, read with limits.
+"""The files of a run, its settings and tables, read with limits.
 
-A file that is not what a run writes is a DamagedFileError; see `system.limited_files`. Nothing here
-needs TensorFlow.
+A file that no run would write is a DamagedFileError; see `system.limited_files`. Nothing here needs
+TensorFlow.
 """
 
 import csv
@@ -22,7 +22,7 @@ from tf_pflego.system.limited_files import DamagedFileError, content, is_number,
 CLIENT = "client.json"  # in the directory of a client on a machine of its own
 # The key of config.json that says how statistics of a user's own are shown, if a run has some.
 OWN_STATISTICS = "own_statistics"
-# What the configuration of a run says of the partition of clients that the user gave.
+# The partition in the configuration of a run whose clients the user gave.
 OWN_CLIENTS = "own"
 
 _MOST_ROUNDS, _MOST_NAMES, _MOST_CELLS = 1_000_000, 1_000, 20_000_000
@@ -44,7 +44,7 @@ def places() -> frozenset[str]:
 
 
 def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings in which one run is another than the expected one, with both values."""
+    """Returns the settings in which a run differs from the expected one, with both values."""
     # A table that was renamed is known by its rows.
     unsaid = places() | ({"dataset"} if expected.get("table") and got.get("table") else set())
     pairs = {
@@ -55,7 +55,7 @@ def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str
 
 
 def configuration(path: pathlib.Path) -> dict[str, Any]:
-    """Returns what config.json holds; what is told of a run is of the type that it must be."""
+    """Returns the contents of config.json, after a check of their types."""
     settings = json_object(path)
     for one in dataclasses.fields(_declared()):
         name, kind = one.name, kind_of(one)
@@ -75,7 +75,7 @@ def configuration(path: pathlib.Path) -> dict[str, Any]:
 def records(path: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the rounds of metrics.jsonl; a last line without its end is one being written.
 
-    What is counted is in [0, 10^18], and the rounds are 1, 2, ..; a metric is whatever it is.
+    Counts are in [0, 10^18], and rounds are 1, 2, ..; metrics may have any value.
     """
     whole, _, _ = content(path).rpartition(b"\n")
     names: set[str] = set()

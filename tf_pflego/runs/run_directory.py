@@ -38,7 +38,7 @@ from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
 _CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
-# What a run makes, the last first. A directory that has a summary has all that belongs to it.
+# The files that a run writes, the last first. A directory with a summary has them all.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _INPUTS = (partition_file.NAME, PREPROCESSING, _CONFIG)
 _FILES = (*_RESULTS, _CHECKPOINTS, TENSORBOARD, _METRICS, *_INPUTS)
@@ -51,12 +51,12 @@ class RunDirectoryError(ValueError):
 
 
 def holds_run(path: pathlib.Path) -> bool:
-    """Returns whether there is a run in a directory, or what an interrupted one has left."""
+    """Returns whether a directory holds a run, or an interrupted one's files."""
     return any((path / name).exists() for name in (*_STEPS, _CHECKPOINTS, _CONFIG))
 
 
 def where_it_goes_on(path: pathlib.Path) -> pathlib.Path:
-    """Returns where the run of an output directory is that `resume` would go on with."""
+    """Returns the place of the run that `resume` would go on with."""
     return path / _NEW if (path / _NEW).exists() else path
 
 
@@ -64,9 +64,9 @@ class RunDirectory:
     """Writes the files of one run. Close it after use, or use it in a `with` statement.
 
     The run, which has every setting and hyper-parameter in its `configuration`, may take the place
-    of another one if it may `overwrite`, or go on with the one that is there if it is to `resume`;
-    the summary of one that has ended is then in `finished`. Anything else in the way is a
-    RunDirectoryError. `kept` checkpoints stay. Until the run is whole, its files are in `work`.
+    of another one with `overwrite`, or go on with the one that is there with `resume`; the summary
+    of a finished one is then in `finished`. Any other contents are a RunDirectoryError. `kept`
+    checkpoints stay. Until the run is complete, its files are in `work`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class RunDirectory:
         self.close()
 
     def close(self) -> None:
-        """Frees the directory for other runs. If nothing was written, nothing is left there."""
+        """Frees the directory for other runs; an unused one is left empty."""
         with contextlib.suppress(OSError):  # What could not be written has been reported.
             self._metrics.close()
         self._lock.release()
@@ -177,8 +177,8 @@ class RunDirectory:
     ) -> None:
         """Writes the files of a finished run; the last is summary.json, which marks a whole run.
 
-        `new_clients` are evaluated after 0, 1, .. epochs; in `clients`, which are all, they follow
-        the simulation's.
+        `new_clients` are evaluated after 0, 1, .. epochs; in `clients`, all of them, they come
+        after the simulation's.
         """
         data = simulation.data
         durable.to_disk(self.work / _METRICS)
@@ -214,7 +214,7 @@ class RunDirectory:
             ) from error
 
     def _refuse_links(self):
-        """Raises RunDirectoryError if a write or a rename would reach what is not the run's."""
+        """Raises RunDirectoryError if a write or a rename would leave the run's directory."""
         for place in (self.path, *(self.path / name for name in _STEPS)):
             for path in (place / name for name in (*_FILES, *_STEPS)):
                 try:
@@ -244,7 +244,7 @@ class RunDirectory:
         return new if present else self.path
 
     def _find_earlier(self):
-        """Finds out where the run in the directory goes on, and whether it may."""
+        """Finds the run in the directory to go on with, and checks whether it may."""
         self._checkpoint = self._checkpoints.newest(self._check_metrics)
         config = self.work / _CONFIG
         if self._checkpoint is not None:
@@ -353,7 +353,7 @@ class RunDirectory:
         return [json.loads(line) for line in lines.splitlines()]
 
     def _replace(self):
-        """Puts a new run that is whole in the place of the old one, or goes on with that."""
+        """Replaces the old run by a complete new one, or goes on replacing it."""
         new, whole, old = (self.path / name for name in _STEPS)
         if (new / _SUMMARY).exists():
             old.mkdir(exist_ok=True)
@@ -370,7 +370,7 @@ class RunDirectory:
 
 
 def _read_json(path):
-    """Returns what a file holds, or None if it is absent or damaged."""
+    """Returns the contents of a file, or None if it is absent or damaged."""
     try:
         return reader.json_object(path)
     except (FileNotFoundError, reader.DamagedFileError):
@@ -378,7 +378,7 @@ def _read_json(path):
 
 
 def _finite_or_none(metrics):
-    """Returns metrics with None, which is JSON, in the place of inf and NaN, which are not."""
+    """Returns metrics with None in place of inf and NaN, which JSON lacks."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in metrics.items()

@@ -1,10 +1,10 @@
-"""A run as its directory holds it: what it was told to do, what it measured and what it learnt.
+"""A run as its directory holds it: its configuration, its metrics and its weights.
 
-Reading changes nothing in the directory and takes no lock, so that a run can be read while it
-trains: its metrics as far as they are written, and what it had learnt at its newest checkpoint.
+Reading changes nothing in the directory and takes no lock, so a run can be read while it trains:
+its metrics as far as they are written, and its weights at the newest checkpoint.
 
-A directory may come from somebody else. It says what was run, and not where this machine's data are
-read or which computers are asked: who loads the run says that.
+A directory may come from somebody else. It says what was run, and never which data or computers of
+this machine are used: the caller says that.
 """
 
 import contextlib
@@ -36,18 +36,18 @@ _ATTEMPTS = 5
 class StoredRun:
     """A run in a directory. `load_run` makes it.
 
-    The data and the newest checkpoint are read when they are first needed, and then kept: also of a
-    run that trains on, `client_model` and `evaluate` answer for one round. Close it after use, or
-    use it in a `with` statement.
+    The data and the newest checkpoint are read when they are first needed, and then kept, so
+    `client_model` and `evaluate` belong to one round even if the run trains on. Close it after use,
+    or use it in a `with` statement.
 
     Attributes:
       path: The directory.
       configuration: Every flag and hyper-parameter of the run, by name.
-      run_config: The flags, with the places of this machine; the output directory is left out.
-      hyper_parameters: The others, by name.
-      versions: Those of the program and of what it used.
-      summary: What the run ended with; None if it has not ended.
-      is_of_program: Whether it had no arrays and no model of a user's own, which need Python.
+      run_config: The settings, with the places of this machine and no output directory.
+      hyper_parameters: The hyper-parameters of the method, by name.
+      versions: The versions of the program and of its packages.
+      summary: The contents of summary.json; None if the run has not ended.
+      is_of_program: Whether it had neither arrays nor a model from a user, which need Python.
     """
 
     def __init__(self, directory, data_dir, clients, model, algorithm):
@@ -56,8 +56,8 @@ class StoredRun:
         if not (self.path / "config.json").is_file():
             what = "does not exist" if not self.path.exists() else "has no config.json"
             raise RunDirectoryError(
-                f"`run` must be the output directory of a run; {self.path} {what}. Give what "
-                "the run was given as `output_dir`."
+                f"`run` must be the output directory of a run; {self.path} {what}. Give the "
+                "`output_dir` of the run."
             )
         with self._reading("config.json"):
             self.configuration = reader.json_object(self.path / "config.json")
@@ -101,7 +101,7 @@ class StoredRun:
 
     @functools.cached_property
     def partition(self) -> data.Partition:
-        """Which examples the clients have of the dataset, or of a user's own arrays end to end."""
+        """The clients' examples, as indices into the dataset, or into own arrays end to end."""
         with self._reading(partition_file.NAME):
             return data.Partition.load(self.path / partition_file.NAME)
 
@@ -120,7 +120,7 @@ class StoredRun:
 
     @functools.cached_property
     def clients(self) -> data.ClientData:
-        """The clients' data, loaded again by the configuration; also of those that took no part."""
+        """The data of all clients, new ones too, loaded again by the configuration."""
         if self._given_clients is not None:
             build.check_arguments(self.run_config, self._given_clients)
             clients = build.all_clients(self.run_config, self._given_clients, self.path)
@@ -159,7 +159,7 @@ class StoredRun:
 
     @property
     def round_number(self) -> int:
-        """The rounds that the run had had at the checkpoint which answers."""
+        """The number of rounds at the checkpoint that is read."""
         return self._restored.round_number
 
     def client_model(self, client: int | str, name: str | None = None) -> Any:
@@ -167,7 +167,7 @@ class StoredRun:
         return self._restored.client_model(client, name)
 
     def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
-        """Returns what all clients predict for their own examples; see `Simulation.predict`."""
+        """Returns the predictions of all clients for their examples; see `Simulation.predict`."""
         return self._restored.predict(split, name)
 
     def evaluate(self, train_loss: bool = True, metrics: Metrics | None = None) -> Evaluation:
@@ -177,16 +177,15 @@ class StoredRun:
     def simulation(self, engine: str = "in_process") -> Simulation:
         """Returns a simulation at the newest checkpoint, which can go on; close it after use.
 
-        What it does changes nothing in the directory; it saves elsewhere.
+        It changes nothing in the directory; it saves elsewhere.
 
         Args:
-          engine: tff or in_process, whatever the run had; ray for a cluster of its own on this
-            machine.
+          engine: tff or in_process, whatever the run had; ray for a new cluster on this machine.
 
         Raises:
           RunDirectoryError: There is no checkpoint, or data, a model or a method must be given.
-          CheckpointError: The checkpoints are damaged, or the data are not those of the run.
-          DatasetError, ImportError: The data or the engine cannot be had.
+          CheckpointError: The checkpoints are damaged, or the data are not the run's.
+          DatasetError, ImportError: The data or the engine cannot be loaded.
         """
         checkpoints = Checkpoints(self.path / "checkpoints")
         if not checkpoints.exist():
@@ -216,7 +215,7 @@ class StoredRun:
 
     @functools.cached_property
     def _restored(self):
-        """The simulation that answers."""
+        """The simulation at the checkpoint that is read."""
         return self.simulation()
 
     def _restore(self, simulation, checkpoints):
@@ -254,7 +253,7 @@ class StoredRun:
         if not isinstance(stored["dataset"], str):
             raise ValueError(f"dataset is {stored['dataset']!r}")
         is_own = methods.is_own(stored)
-        # What no setting can say: of a run on arrays, with a model or of a method of users.
+        # Settings a RunConfig cannot hold: a user's own arrays, model or method.
         unsaid = reader.places() | ({"algorithm"} if is_own else set())
         unsaid |= set() if self._has_dataset else {"dataset"}
         unsaid |= {"network"} if self._has_own_model else set()
@@ -274,12 +273,12 @@ class StoredRun:
 
     @contextlib.contextmanager
     def _reading(self, name):
-        """Lets an error of any kind, as NumPy and zipfile raise them, say which file it is of."""
+        """Adds the name of the file to any error that NumPy and zipfile raise."""
         try:
             yield
         except Exception as error:
             raise RunDirectoryError(
-                f"{name} in {self.path} must be what a run wrote; it is damaged or missing "
+                f"{name} in {self.path} must be as a run wrote it; it is damaged or missing "
                 f"({error}). Get it from a copy, or make the run again."
             ) from error
 
@@ -295,14 +294,13 @@ def load_run(
 
     Args:
       directory: The directory; nothing in it is changed.
-      data_dir: The TFDS directory with the run's dataset; None for TFDS' own default, also if the
-        run had another: its directory does not decide what is read here. Or the run's table, or
-        its directory; None for where it was, which is read if it has the rows of the run.
-      clients: The clients' data, for a run on a user's own arrays, or if they are loaded already:
-        what `run` was given.
-      model: The model of a run that was given one. What it learnt is in the directory; its layers
-        and the weights that are not trainable are as they were when the run began.
-      algorithm: The method of a run of the user's own: its builder, or FILE.py:FUNCTION. A run's
+      data_dir: The TFDS directory with the run's dataset; None for TFDS' default, also if the run
+        had another: its directory does not decide what is read here. For a run on a table, the
+        table or its directory; None for its old path, which is read if it has the run's rows.
+      clients: The clients that `run` was given, for a run on a user's own arrays, or loaded data.
+      model: The model of a run that was given one. The learnt weights are in the directory; its
+        layers and the weights that are not trainable must be as they were when the run began.
+      algorithm: The user's own method that the run had: its builder, or FILE.py:FUNCTION. A run's
         directory never says which code is loaded.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The clients of a run whose rows are those of a table."""
+"""The clients of a run on a table."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from tf_pflego.runs.table_settings import ARGUMENTS, TableSettings
 
 
 def load(run_config: RunConfig, preprocessing: Preprocessing | None = None) -> ClientData:
-    """Returns the clients of a run's table, prepared anew or as other rows were."""
+    """Returns the clients of a run's table, prepared anew or like earlier rows."""
     from tf_pflego.data.tables import dealing, reading  # They take pyarrow.
 
     given = {one.name: getattr(run_config, one.name) for one in dataclasses.fields(TableSettings)}

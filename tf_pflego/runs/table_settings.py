@@ -1,4 +1,4 @@
-"""The settings of a run on a table, of which a column says whose row it is."""
+"""The settings of a run on a table, in which a column names the client of each row."""
 
 import dataclasses
 import functools
@@ -65,7 +65,7 @@ class TableSettings:
 def check_source(config: Any) -> None:
     """Raises ValueError unless a configuration names a dataset or a table, and not both.
 
-    The file of a table is what the dataset is called.
+    The dataset has the name of the table's file.
     """
     if not (config.table or config.client_column):
         values.one_of("dataset", config.dataset, catalogue.NAMES)

@@ -14,7 +14,7 @@ from tf_pflego.system import durable
 class EventFiles(Callback):
     """Writes the metrics of rounds to a new event file; each name of metrics.jsonl is a tag.
 
-    The step is the number of the round. What is not a finite number is left out.
+    The step is the number of the round. Values that are not finite numbers are left out.
     """
 
     def __init__(self, directory: pathlib.Path):
@@ -27,8 +27,8 @@ class EventFiles(Callback):
     def on_run_begin(self, simulation, records):
         """Writes the rounds that are done to a new file.
 
-        What an interrupted run has written may go further than the checkpoint from which the run
-        goes on, or end in the middle of an event. One new file has every round once.
+        An interrupted run's file may go further than the checkpoint from which the run goes on, or
+        end in the middle of an event. One new file has every round once.
         """
         self.close()
         durable.remove(self._directory)

@@ -1,4 +1,4 @@
-"""Makes a finished run from a configuration, and its directory."""
+"""Trains a run from its configuration, and writes its directory."""
 
 import contextlib
 import dataclasses
@@ -32,7 +32,7 @@ from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients, summa
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.system import log, values
 
-# What a run's directory has for its network, where the user gave a model.
+# The network in the directory of a run whose model the user gave.
 OWN_NETWORK = "own"
 _MORE = 1.001  # Other versions of dp-accounting may round otherwise.
 
@@ -57,34 +57,34 @@ def run(
       run_config: The run.
       on_round: Called with the metrics of each round, when they are written; a `Callback` can do
         more.
-      clients: All its clients, such as those of `from_arrays`; None for those of the run's dataset.
-        The output directory has their names, their partition, and fingerprints by which they are
-        known again; its configuration has what they are. Validation examples are drawn from them as
-        in `build_simulation`.
+      clients: All its clients, such as `from_arrays` returns; None for the clients of its dataset.
+        The output directory has their names, their partition and their fingerprints, by which a
+        resumed run knows them again. Validation examples are drawn from them as in
+        `build_simulation`.
       between_steps: Called where nothing is half done: between the steps before the first round and
         after the last, and after each round when it is written. It may raise `KeyboardInterrupt`,
         which ends the run; a checkpoint is written first.
       model: The model that the clients train; None for the network of `run_config`. The output
-        directory has the weights that are learnt, and not the layers.
-      on_clients: Called at the end with the columns of clients.csv, by name; also of a run without
-        an output directory.
-      algorithm: A method of your own: its builder, or FILE.py:FUNCTION; None for the method that
+        directory has the learnt weights, and not the layers.
+      on_clients: Called at the end with the columns of clients.csv, by name, even without an output
+        directory.
+      algorithm: Your own method: its builder, or FILE.py:FUNCTION; None for the method that
         `run_config` names. The output directory has a checksum of its source, and not the source.
       metrics: Measures of your own for evaluated rounds and clients.csv, as in
         `Simulation.evaluate`.
-      callbacks: What is called before, between and after the rounds, in this order; each may end
+      callbacks: Callbacks, called before, between and after the rounds in this order. Each may end
         the run, as `EarlyStopping` does. See `Callback`.
       elsewhere: As in `build_simulation`.
-      start_from: The earlier run with which this one begins: what `load_run` returns, or its
-        directory; None for what `run_config` says.
-      **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
+      start_from: The earlier run with which this one begins, from `load_run`, or its directory;
+        None for the one in `run_config`.
+      **hyper_parameters: The algorithm's hyper-parameters; the rest keep their defaults.
 
     Raises:
       TypeError, ValueError, ImportError: As in `build_simulation`, or the output directory cannot
         be used.
-      WorkerError: The TFF worker failed again and again; the run can be resumed.
+      WorkerError: The TFF worker failed repeatedly; the run can be resumed.
       NotFiniteError: As in `Simulation.run_round`; the rounds before are in a checkpoint.
-      Exception: What one of the functions or callbacks has raised; the rounds before are in a
+      Exception: One of the functions or callbacks has raised it; the rounds before are in a
         checkpoint.
     """
     between_steps()
@@ -126,7 +126,7 @@ def run(
 
 
 def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
-    """Raises errors of `run` that are known without its data, and without TensorFlow."""
+    """Raises the errors of `run` that need neither its data nor TensorFlow."""
     engine_choice.refuse_absent(run_config.engine)
     method = methods.method_of(run_config)
     build.checked_hyper_parameters(run_config, method, hyper_parameters)
@@ -156,7 +156,7 @@ def refuse_few_clients(run_config: config.RunConfig) -> None:
 
 
 def _configuration(run_config, method, hyper_parameters, clients=None, model=None):
-    """Returns what a run's directory says of it."""
+    """Returns the configuration in a run's directory."""
     configuration = dataclasses.asdict(run_config) | methods.recorded(method)
     configuration |= dict(sorted(hyper_parameters.items()))
     if clients is not None:
@@ -174,7 +174,7 @@ def _directory(run_config, method, configuration):
 
 
 def _own_statistics(model):
-    """Returns how those statistics of a model's task are shown that are the user's own."""
+    """Returns the titles and formats of the user's own statistics of a model's task."""
     shown = () if model is None else (one.shown._asdict() for one in model.task.statistics)
     return {one.pop("name"): one for one in shown if one["name"] not in statistic_names.CATALOGUE}
 
@@ -219,7 +219,7 @@ class _Run:
     elsewhere: build.Elsewhere | None
 
     def to_its_end(self, clients, model, method, hyper_parameters, on_clients):
-        """Runs all steps, and returns the summary; the arguments are those of `run`, checked."""
+        """Runs all steps, and returns the summary; takes the arguments of `run`, checked."""
         run_config, directory = self.run_config, self.directory
         if clients is None:
             log.debug(f"loading {run_config.dataset} and dealing it out to clients")
@@ -271,7 +271,7 @@ class _Run:
         return summary
 
     def _say_what_epsilon_will_be(self):
-        """Says so if the noise that the run began with does not give the epsilon it asks for."""
+        """Warns if the noise that the run began with does not give the epsilon it asks for."""
         epsilon = aggregation_settings.epsilon_at_the_end(self.run_config, self.simulation)
         if epsilon > self.run_config.dp_epsilon * _MORE:
             log.warning(
@@ -329,9 +329,9 @@ class _Run:
                 self.simulation.run(left, *every, listen, self.metrics)
 
     def _despite_losses(self, action):
-        """Returns what an action does; after the loss of a shard it goes on from a checkpoint.
+        """Returns the result of an action; if a shard is lost, goes on from a checkpoint.
 
-        ShardLostError is raised if shards are lost again and again before one more round is done.
+        ShardLostError is raised if shards are lost repeatedly without another finished round.
         """
         lost_at, losses = -1, 0
         while True:
@@ -348,7 +348,7 @@ class _Run:
                 log.warning(f"{error.what}; the run goes on from its last checkpoint")
 
     def _train_new_clients(self, clients):
-        """Returns the evaluations of the new clients, and what the summary says of them."""
+        """Returns the evaluations of the new clients, and their part of the summary."""
         if not self.run_config.new_clients:
             return [], {}
         new = clients.part(self.simulation.data.num_clients, clients.num_clients)

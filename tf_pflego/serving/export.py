@@ -58,7 +58,7 @@ def export(
     overwrite: bool = False,
     **about: Any,
 ) -> list[dict[str, Any]]:
-    """Writes the models of clients as `export_clients` does; clients.json says `about` too."""
+    """Writes the models of clients as `export_clients` does, and `about` to clients.json."""
     write, entries = _WRITERS[format], []
     with new_directory(output_dir, overwrite) as directory:
         for client in clients:
@@ -85,7 +85,7 @@ def export_clients(
     on_client: Callable[[dict], None] | None = None,
     overwrite: bool = False,
 ) -> list[dict[str, Any]]:
-    """Writes the models of some clients of a simulation, as they would be served now.
+    """Writes the served models of some clients of a simulation.
 
     Args:
       simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
@@ -93,21 +93,20 @@ def export_clients(
         `worst:10`, the ten that are served worst, where a name comes before an id.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       format: One of `limits.FORMATS`.
-      name: Which of the models that the algorithm serves; None for the first.
-      quantize: How TFLite files hold the weights that do not learn on: none (as they are),
+      name: The name of a served model; None for the first.
+      quantize: The format, in TFLite files, of weights that do not learn on: none (as they are),
         float16 or int8.
-      learning: Whether SavedModel and TFLite files have what lets them learn on.
+      learning: Whether SavedModel and TFLite files can learn on.
       on_client: Called with each client's entry when its file is written.
       overwrite: Whether the files may take the place of an earlier export. The whole directory is
-        replaced when the new one is whole, and stays as it is if the new one fails.
+        replaced when the new one is complete, and stays as it is if the new one fails.
 
     Returns:
       The entries of clients.json: for each client the file, its size, the classes, and the first
       statistic of the test examples, such as `test_accuracy`, in the run and of the file.
 
     Raises:
-      ValueError: There is no such format, or a client cannot be exported in this way; the message
-        says why.
+      ValueError: There is no such format, or a client cannot be exported in it.
       FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
         export.
     """
@@ -136,7 +135,7 @@ def export_clients(
 
 
 def said_of_inputs(simulation: Simulation) -> dict[str, dict[str, str]]:
-    """Returns what clients.json says of the columns of a table, by the names of their inputs."""
+    """Returns the entries of a table's columns in clients.json, by the names of their inputs."""
     preprocessing = simulation.data.preprocessing
     if preprocessing is None:
         return {}
@@ -147,7 +146,7 @@ def said_of_inputs(simulation: Simulation) -> dict[str, dict[str, str]]:
 def served_clients(
     simulation: Simulation, clients: Iterable[int | str], name: str | None = None
 ) -> Iterator[ServedClient]:
-    """Yields what clients of a simulation, named by ids or names, are served with now."""
+    """Yields the served models of clients of a simulation, given by ids or names."""
     algorithm, data = simulation.algorithm, simulation.data
     name = served_name(algorithm, name)
     predict = Traced(algorithm.served[name].predict, any_number=(1,))
@@ -158,7 +157,7 @@ def served_clients(
 
 
 def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> list[int]:
-    """Returns the ids of the clients that are chosen, by what `export_clients` takes."""
+    """Returns the ids of the chosen clients, given as for `export_clients`."""
     names, count = simulation.data.client_names, simulation.data.num_clients
 
     def refusal(got, hint=""):
@@ -216,7 +215,7 @@ def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathl
 
 @contextlib.contextmanager
 def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[pathlib.Path]:
-    """Gives a directory to write in, which takes the name `path` when all went well."""
+    """Yields a directory to write in, which is renamed to `path` on success."""
     path = pathlib.Path(values.path("output_dir", path, may_be_empty=False))
     path = path.expanduser().resolve()  # A link stays, and "." has a name.
     partial, replaced = (path.with_name(f".{path.name}.{end}") for end in ("partial", "replaced"))
@@ -326,7 +325,7 @@ def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) 
 
 
 def _entry(client, path, predict):
-    """Returns what clients.json says of a client, whose file is tested here."""
+    """Returns the entry of a client in clients.json, after a test of its file."""
     in_run, in_file = client.predictions(), predict(client.raw(client.test_examples))
     task = client.model.task
     # Logarithms of probabilities of classes are logits of them; no file has other tasks' logits.
@@ -364,7 +363,7 @@ def size_of(path: pathlib.Path) -> int:
 
 @contextlib.contextmanager
 def _quiet():
-    """Keeps what TensorFlow says while it writes a model off the terminal."""
+    """Keeps TensorFlow's output while it writes a model off the terminal."""
     with (
         open(os.devnull, "wb") as nowhere,
         contextlib.ExitStack() as undo,

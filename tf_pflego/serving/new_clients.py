@@ -1,6 +1,6 @@
-"""Clients that never took part: they start from what a run serves them, and learn on.
+"""Clients that never took part: they start from a run's served model, and learn on.
 
-A new client starts from what the run would serve it with: as any client does that has not been
+A new client starts from the model that the run would serve it, like any client that has not been
 drawn yet. It learns by the method's own rule, `Served.personalize`, over all the examples that it
 is given, or trains the whole network on mini-batches.
 """
@@ -45,7 +45,7 @@ AUTO = "auto"
 
 
 class ShotResult(NamedTuple):
-    """How good new clients are with a few examples, by the first statistic of their task."""
+    """The results of new clients with a few examples, by the first statistic of their task."""
 
     shots: int | str  # examples of each class, or in all if labels are no classes, or "all"
     draws: int  # how many times they were drawn
@@ -60,16 +60,16 @@ class NewClients:
     Args:
       simulation: The `Simulation`, which does not change.
       clients: The new clients, with examples and classes like the simulation's.
-      steps: How many steps each of them takes.
-      learning_rate: The rate of the steps, or "auto" for methods that train the head alone.
-      name: Which of the models that the algorithm serves; None for the first.
+      steps: The number of steps of each client.
+      learning_rate: The rate of the steps, or "auto" for methods that train only the head.
+      name: The name of a served model; None for the first.
 
     Attributes:
-      learns: "head" or "network": what moves, by the method's rule.
+      learns: The part that moves by the method's rule, "head" or "network".
 
     Raises:
-      ValueError: The clients do not fit the run's model, there is no such model, it is no body and
-        head, or the method has no automatic rate.
+      ValueError: The clients do not fit the run's model, there is no such model, it is not a body
+        and a head, or the method has no automatic rate.
       TypeError: `clients` is of another class.
     """
 
@@ -113,7 +113,7 @@ class NewClients:
         )
 
     def learnt(self) -> Iterator[ServedClient]:
-        """Yields what each client is served with after it has learnt from all its examples."""
+        """Yields each client's served model after it has learnt from all its examples."""
         data, algorithm = self._clients, self._algorithm
         for client in range(data.num_clients):
             weights = self._learnt(client, *data.train.of(client))
@@ -122,8 +122,8 @@ class NewClients:
     def still_falling(self) -> list[int]:
         """Returns the clients whose steps do not suffice.
 
-        In as many steps again, the loss of their training examples falls by more than a tenth
-        of what it falls by in the first.
+        In as many steps again, the loss on their training examples falls by more than a tenth of
+        the first fall.
         """
         falling = []
         for client in range(self._clients.num_clients):
@@ -139,14 +139,14 @@ class NewClients:
     def curve(
         self, shots: Sequence[int | str] = (1, 5, 10, ALL), draws: int = 5, seed: int = 0
     ) -> list[ShotResult]:
-        """Returns how good the clients are with a few examples of each of their classes.
+        """Returns the results of the clients with a few examples of each of their classes.
 
-        Where labels are no classes, or of sequences, examples are drawn among all.
+        If labels are no classes, or belong to sequences, examples are drawn among all.
 
         Args:
-          shots: How many examples of each class a client is given, or how many in all if labels are
-            no classes; all that it has, if these are fewer, or for "all".
-          draws: How many times examples are drawn at random; once for "all".
+          shots: The number of examples per class that a client gets, or in all if labels are no
+            classes; "all" for all. A client with fewer gets all it has.
+          draws: The number of random draws of examples; once for "all".
           seed: Seed of the draws.
         """
         draws, seed = values.whole("draws", draws, 1), values.seed(seed)

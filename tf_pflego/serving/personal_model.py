@@ -6,8 +6,7 @@
   restore      path -> path: reads it
   class_names  -> class_names
 
-The functions are those that the run itself uses, so that an exported model predicts and learns as
-the run's client does.
+The run uses the same functions, so an exported model predicts and learns like the run's client.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tf_pflego.simulation.client_models import EXAMPLES, ServedClient, lone_clie
 
 
 def learning_specs(model: SplitModel) -> list[tf.TensorSpec]:
-    """Returns the specs of the labels from which a model learns, and of how much it learns."""
+    """Returns the specs of the labels, the steps and the rate of learning on."""
     has_classes = model.task.has_classes
     of_label = model.positions if has_classes else (model.num_classes,)
     dtype = tf.int32 if has_classes or model.task.labels == MULTI_LABEL else tf.float32
@@ -42,7 +41,7 @@ def learning_specs(model: SplitModel) -> list[tf.TensorSpec]:
 
 
 class PersonalModel(tf.Module):
-    """A client's body and head, which are served, and learn on by the rule of its method.
+    """A client's body and head, which serve, and learn on by the rule of its method.
 
     With `one_by_one`, a body with loops takes one example after the other, as TFLite asks.
     """
@@ -149,9 +148,9 @@ class PersonalModel(tf.Module):
 
 
 def inputs_of(client: ServedClient) -> tuple[list[tf.TensorSpec], Callable[..., tf.Tensor]]:
-    """Returns the specs of what a client's file takes, and the function to examples of a model.
+    """Returns the specs of the inputs of a client's file, and the function to a model's examples.
 
-    These are examples as the client's data have them, or the columns of a table.
+    The inputs are examples as in the client's data, or the columns of a table.
     """
     if client.preprocessing is not None:
         to_examples = functools.partial(raw_columns.examples, client.preprocessing)
@@ -161,7 +160,7 @@ def inputs_of(client: ServedClient) -> tuple[list[tf.TensorSpec], Callable[..., 
 
 
 def _as_model_inputs(examples):
-    """Returns examples as a model takes them; see `served_function`."""
+    """Returns examples in the form that a model takes; see `served_function`."""
     return as_model_inputs(tf.cast(examples, tf.int32) if examples.dtype == tf.int64 else examples)
 
 

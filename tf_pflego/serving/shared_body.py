@@ -43,7 +43,7 @@ from tf_pflego.system import durable, values
 
 
 class SharedBody(tf.Module):
-    """A body, which one of its clients brings, whose head comes with the examples."""
+    """A body, taken from one of its clients, with the head as an input beside the examples."""
 
     def __init__(self, client: ServedClient):
         super().__init__("shared_body")
@@ -90,9 +90,9 @@ def export_shared_body(
 
     Args:
       simulation: The `Simulation`.
-      clients: Whose heads; as in `export_clients`.
+      clients: The clients whose heads are written; as in `export_clients`.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
-      name: Which of the models that the algorithm serves; None for the first.
+      name: The name of a served model; None for the first.
       overwrite: Whether the files may take the place of an earlier export. The whole directory is
         replaced when the new one is whole, and stays as it is if the new one fails.
 

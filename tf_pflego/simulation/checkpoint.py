@@ -1,10 +1,10 @@
-"""Checkpoints of a simulation: plain arrays and JSON in a directory, of which the newest ones stay.
+"""Checkpoints of a simulation: plain arrays and JSON in a directory, which keeps the newest ones.
 
   checkpoint-ROUND.json   what belongs to the checkpoint: written last, by a rename
   server-ROUND.npz        the server's state, each leaf by its name, such as `theta/0`
   clients-ROUND.npz       a segment: `ids` [n], and `state/NAME` [n, ...] for each leaf of a state
 
-A checkpoint writes the states of those clients alone whose states have changed since the last one.
+A checkpoint writes only the states of clients that have changed since the last one.
 They make a new segment, and the checkpoint lists all segments, the newest first; the state of a
 client is in the first segment that has its id. As in a log-structured merge tree, a new segment
 takes in older ones, with the states as they are now:
@@ -70,7 +70,7 @@ class Checkpoints:
         self.write_everything_next()
 
     def write_everything_next(self) -> None:
-        """Lets the next checkpoint write all states, whatever the earlier ones have."""
+        """Lets the next checkpoint write all states."""
         self._segments: list[_Segment] = []
         self._commit = 0
 
@@ -85,11 +85,11 @@ class Checkpoints:
         states: Any,
         also: Iterable[pathlib.Path] = (),
     ) -> None:
-        """Writes a checkpoint, and then removes what the checkpoints that stay do not need.
+        """Writes a checkpoint, then removes files that no remaining checkpoint needs.
 
-        It has `content`, a `round` and whatever else JSON can hold, beside the states. The files
-        `also` must be on the disk when it is. If it cannot be written, this raises OSError, and the
-        earlier checkpoints are as they were.
+        It has `content`, a `round` and other JSON values, beside the states. The files `also` must
+        be on the disk before it. If it cannot be written, this raises OSError, and the earlier
+        checkpoints are as they were.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         number, server = content["round"], nests.named(server_state).items()
@@ -115,8 +115,8 @@ class Checkpoints:
         """Returns the content of the newest checkpoint that is whole, or None if there is none.
 
         If a newer one is damaged, a line on standard error says so; if all are, this raises
-        `CheckpointError`. `check` raises `DamagedError` if what belongs to a checkpoint elsewhere
-        is not as its content says.
+        `CheckpointError`. `check` raises `DamagedError` if files outside of the checkpoint do not
+        fit its content.
         """
         damaged = []
         for path in self._manifests():
@@ -150,9 +150,9 @@ class Checkpoints:
     ) -> Structure:
         """Puts the clients' states of a checkpoint into an engine, and returns the server's.
 
-        If the files hold something else than states like these, this raises `CheckpointError`, and
-        nothing has changed. If the checkpoint is one of other clients, `positions` has for each of
-        them its number in the engine, or -1 if it is not there.
+        If the files do not hold states like these, this raises `CheckpointError`, and nothing has
+        changed. If the checkpoint has other clients, `positions` has for each its number in the
+        engine, or -1.
         """
         states, specs = engine.states, nests.named(engine.states.spec)
         num_clients = states.num_clients if positions is None else len(positions)
@@ -211,7 +211,7 @@ class Checkpoints:
         return [_Segment({**entry, "level": level}, ids), *older]
 
     def _taken_in(self, new_rows, num_states):
-        """Returns how many segments, the newest ones, a new one takes in, and the new one's level.
+        """Returns the number of newest segments that a new one takes in, and its level.
 
         The levels of the segments do not fall from the newest to the oldest.
         """
@@ -225,9 +225,9 @@ class Checkpoints:
         return count, level
 
     def _write(self, files, kind, round_number, arrays):
-        """Writes an .npz file under a name that no file has, and returns what a checkpoint says.
+        """Writes an .npz file under a new name, and returns its entry in a checkpoint.
 
-        It is for its owner alone: of a private run it has the secret, or who took part.
+        Only its owner may read it: it has the secret and the participants of a private run.
         """
         name, again = f"{kind}-{round_number}.npz", 0
         while (self.directory / name).exists():
@@ -288,7 +288,7 @@ def _crc32(content):
 
 
 def identity(simulation: Trained) -> dict[str, Any]:
-    """Returns what simulations must agree on to go on from one another's checkpoints, as JSON."""
+    """Returns as JSON all on which simulations that share checkpoints must agree."""
     drawn = dataclasses.asdict(simulation.participation)
     bounds = drawn["clients_per_round_range"]
     drawn["clients_per_round_range"] = list(bounds) if bounds else None
@@ -322,7 +322,7 @@ def _shapes(spec):
 
 
 def _short(value, other):
-    """Returns a value as text; of a dictionary, only what the other has not."""
+    """Returns a value as text; a dictionary without the entries that the other has."""
     if isinstance(value, dict) and isinstance(other, dict):
         parts = [f"{name} {part}" for name, part in value.items() if other.get(name) != part]
         return ", ".join(parts) or "nothing else"
@@ -330,7 +330,7 @@ def _short(value, other):
 
 
 def _crc32_of_data(clients):
-    """Returns a checksum of the clients' examples, labels and classes that they predict among."""
+    """Returns a checksum of the clients' examples, labels and classes."""
     checksum = zlib.crc32(np.ascontiguousarray(clients.num_classes))
     if not np.array_equal(clients.identities, np.arange(clients.num_clients)):
         checksum = zlib.crc32(np.ascontiguousarray(clients.identities), checksum)

@@ -1,6 +1,6 @@
-"""Checks of a checkpoint before anything of it is taken: it may come from anywhere.
+"""Checks of a checkpoint before it is used: it may come from anywhere.
 
-Its checksums say that it is what somebody wrote, and not that a simulation did.
+Checksums show that a file is complete, and not that a simulation wrote it.
 """
 
 import pathlib
@@ -47,9 +47,9 @@ class Rows:
         self._name = f"{name} in {_named(archive)}"
 
     def read(self, count: int | None = None) -> np.ndarray:
-        """Returns the next rows, [count, ...], or the whole array, of which nothing was read.
+        """Returns the next `count` rows, or the whole array if none was read yet.
 
-        A state is finite; NaN and infinity are damage.
+        NaN and infinity are damage: states are finite.
         """
         shape = self.shape if count is None else (count, *self.shape[1:])
         size = int(np.prod(shape, dtype=object)) * self.dtype.itemsize
@@ -109,7 +109,7 @@ def check_file(path: pathlib.Path, size: int) -> None:
 def check_server(path: pathlib.Path, spec: Structure, num_clients: int) -> dict[str, np.ndarray]:
     """Returns the server's state that a file holds, by names, after a check.
 
-    A `LastCohort` may have any clients, and a size that is 0 at first may have grown.
+    A `LastCohort` may have any clients, and a size that was 0 at first may have grown.
     """
     leaves, specs, cohorts = {}, nests.named(spec), dict(_cohorts(spec))
     with _opened(path, specs) as archive:
@@ -127,7 +127,7 @@ def check_server(path: pathlib.Path, spec: Structure, num_clients: int) -> dict[
 
 
 def _cohorts(nest, path=""):
-    """Yields for each `LastCohort` how the names of its leaves begin, and the name of its ids."""
+    """Yields for each `LastCohort` the prefix of its leaves' names, and the name of its ids."""
     if isinstance(nest, LastCohort):
         yield path, f"{path}ids"
     elif isinstance(nest, dict | list | tuple):
@@ -153,7 +153,7 @@ def _ids(archive, name, num_clients):
 def blocks(
     path: pathlib.Path, spec: Mapping[str, Any], num_clients: int
 ) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-    """Yields ids of clients and the leaves of their states from a file with these, by name."""
+    """Yields the ids and the state leaves, by name, of the clients in a file."""
     with _opened(path, ["ids", *spec]) as archive:
         ids = _ids(archive, "ids", num_clients)
         arrays = [Rows(archive, name) for name in spec]
@@ -164,7 +164,7 @@ def blocks(
 
 
 def _opened(path, names):
-    """Returns an .npz file that has arrays of these names and no others."""
+    """Returns an .npz file that has exactly the arrays of these names."""
     try:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
@@ -184,7 +184,7 @@ def _check_entry(entry, kind):
 
 
 def _check_sum(entry, name):
-    """Raises DamagedError unless something has a size and a checksum."""
+    """Raises DamagedError unless an entry has a size and a checksum."""
     limits = {"bytes": _SIZE_LIMIT, "crc32": 2**32}
     if not isinstance(entry, dict) or not all(_whole(entry.get(k), v) for k, v in limits.items()):
         raise DamagedError(f"it has no size and checksum of {name}")

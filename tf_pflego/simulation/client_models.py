@@ -1,8 +1,8 @@
 """The model that serves a client: a body and a head, and the Keras model that they make.
 
-Whatever a method learns, it serves body and head: theta and a head come out of `Served.weights` and
-`Served.fine_tune`, and `SplitModel.predict` makes logits of them. The Keras model is a copy of the
-user's body with this theta, and a dense layer with this head.
+Every method serves a body and a head: `Served.weights` and `Served.fine_tune` return theta and a
+head, and `SplitModel.predict` makes logits from them. The Keras model is a copy of the user's body
+with this theta, and a dense layer with this head.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ class ServedClient:
     preprocessing: Preprocessing | None = None  # by which its files take the columns of a table
 
     def logits(self, examples: np.ndarray) -> tf.Tensor:
-        """Returns [n, outputs] for examples as the data have them, as the run computes them.
+        """Returns the run's logits [n, outputs] for examples of the data.
 
-        Those of sequences are [n, T, outputs].
+        Logits of sequences are [n, T, outputs].
         """
         inputs = copied_as_model_inputs(tf.constant(examples))
         logits = self.predict(self.weights, inputs, tf.constant(self.classes))
         return logits[..., : len(self.class_names)]
 
     def predictions(self) -> np.ndarray:
-        """Returns [n, outputs] what the run predicts for the test examples."""
+        """Returns [n, outputs], the run's predictions for the test examples."""
         return self.model.task.predicted(self.logits(self.test_examples)).numpy()
 
     def raw(self, examples: np.ndarray) -> dict[str, tf.Tensor]:
-        """Returns what a file of the client takes for examples as the data have them, by name."""
+        """Returns the inputs of the client's file, by name, for examples of the data."""
         if self.preprocessing is None:
             return {EXAMPLES: tf.constant(examples)}
         return raw_columns.raw(self.preprocessing, examples)
@@ -127,10 +127,9 @@ def served_client(
     name: str,
     predict: Callable[..., tf.Tensor],
 ) -> ServedClient:
-    """Returns what a client is served with, after a check that it is a body and a head.
+    """Returns the body and the head that serve a client, after a check.
 
-    `name` says which of the models that the algorithm serves, and `weights` are what the client
-    predicts with.
+    `name` is one of the algorithm's served models; the client predicts with `weights`.
     """
     model, served = served_model(algorithm, name), algorithm.served[name]
     if model is None or not isinstance(weights, Weights):
@@ -192,12 +191,12 @@ def served_name(algorithm: Algorithm, name: str | None) -> str:
 
 
 def split_model(algorithm: Algorithm) -> SplitModel:
-    """Returns an algorithm's model, of which `core` names only what an algorithm asks of it."""
+    """Returns an algorithm's model, for which `core` declares only a protocol."""
     return cast(SplitModel, algorithm.model)
 
 
 def served_model(algorithm: Algorithm, name: str) -> SplitModel | None:
-    """Returns the `SplitModel` by which a model that is served predicts; None if it is by none."""
+    """Returns the `SplitModel` by which a served model predicts, or None."""
     predict = algorithm.served[name].predict
     model = getattr(predict, "__self__", None)
     return model if isinstance(model, SplitModel) and predict == model.predict else None
@@ -211,7 +210,7 @@ def classes_of(algorithm: Algorithm, data: ClientData, client: int) -> np.ndarra
 def lone_client(
     examples: tf.Tensor, labels: tf.Tensor, classes: tf.Tensor, seed: np.ndarray | None = None
 ) -> Client:
-    """Returns what a client that learns on by itself knows; no other's weight is beside its own."""
+    """Returns a client that learns on alone, so its weight is 1."""
     seed = np.zeros(2, np.int32) if seed is None else seed
     count, weight = tf.shape(labels)[0], tf.constant(1.0)
     return Client(examples, labels, count, classes, weight, tf.constant(seed))
@@ -227,10 +226,10 @@ def forget_eager_initializers() -> None:
 
 
 def keras_inputs(model: tf.keras.Model, raw: dict[str, tf.Tensor]) -> Any:
-    """Returns what a client's file takes as its Keras model takes it."""
+    """Returns the inputs of a client's file in the form that its Keras model takes."""
     return raw if isinstance(model.input, dict) else raw[EXAMPLES]
 
 
 def logits_model(model: tf.keras.Model) -> tf.keras.Model:
-    """Returns the part of a client's model, also of one that was loaded, that ends in logits."""
+    """Returns the part of a client's model, built or loaded, that ends in logits."""
     return tf.keras.Model(model.input, model.get_layer(LOGITS).output)

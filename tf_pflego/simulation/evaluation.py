@@ -45,17 +45,17 @@ class Evaluation(NamedTuple):
 
     @property
     def first(self) -> Tally:
-        """That of the test examples which is shown: the task's first statistic."""
+        """The tally of the statistic that is shown: the task's first, on the test examples."""
         return next(iter(self.tallies["test"].values()))
 
     @property
     def test_hits(self) -> np.ndarray:
-        """[n] int64, how many test examples each client's model classifies correctly."""
+        """[n] int64, the test examples that each client's model classifies correctly."""
         return self.tallies["test"]["accuracy"].sums[:, 0].astype(np.int64)
 
     @property
     def test_examples(self) -> np.ndarray:
-        """[n] int64, how many test examples of classes each client has."""
+        """[n] int64, the test examples of each client."""
         return self.tallies["test"]["accuracy"].sums[:, 1].astype(np.int64)
 
     @property
@@ -72,7 +72,7 @@ class Evaluation(NamedTuple):
         }
 
     def metrics(self) -> dict[str, float]:
-        """Returns what is reported of all clients together.
+        """Returns the metrics of all clients together.
 
         For the training examples it is a mean over all of them, as in equation 1. For the others
         there are the mean of the clients' values, and the value for the examples of all; of each
@@ -153,7 +153,7 @@ def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:
 
 
 def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Returns what a run ends with.
+    """Returns the summary of a run.
 
     Returns:
       The last value of each metric, the mean of each statistic and each measure of the user's own

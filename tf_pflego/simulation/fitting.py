@@ -1,4 +1,4 @@
-"""Whether a method, clients and the way in which they are drawn go together."""
+"""Checks that a method, clients and the draw of participants fit together."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def refuse_unfit_examples(model: Any, data: ClientData) -> None:
     got = data.example_shape, data.example_dtype
     if expected != got:
         raise ValueError(
-            f"the clients' examples must be what the model takes, {expected[1].name} of shape "
+            f"the clients' examples must fit the model, {expected[1].name} of shape "
             f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
             "the model for them."
         )

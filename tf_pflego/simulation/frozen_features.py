@@ -1,7 +1,7 @@
-"""What the frozen part of a body makes of the clients' examples, computed once and kept.
+"""The outputs of the frozen part of a body for the clients' examples, computed once and kept.
 
-Runs of one process, as those of a sweep, share features in memory: they are known by the digests of
-the frozen part and of the examples.
+Runs of one process, such as a sweep's, share features in memory by the digests of the frozen part
+and of the examples.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _kept: dict[tuple[str, str], np.ndarray] = {}
 
 
 def with_frozen_features(model: SplitModel, clients: ClientData) -> tuple[SplitModel, ClientData]:
-    """Returns the trained part of a model, and clients whose examples are what it takes.
+    """Returns the trained part of a model, and clients with features as examples.
 
     The frozen part, below which nothing of the body is trained, is computed here once for each
     example of all splits. Rounds then pass features alone through what is trained, to the same

@@ -1,4 +1,4 @@
-"""How good what clients predict is by a user's own measures."""
+"""A user's own measures of clients' predictions."""
 
 import math
 import re
@@ -38,7 +38,7 @@ def check(metrics: Metrics, algorithm: Algorithm, data: ClientData) -> None:
 def measured(
     metrics: Metrics, ids: np.ndarray, data: ClientData, predicted: Iterable[np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Returns {metric: [n] float64} of the test examples of clients, from what each predicts."""
+    """Returns {metric: [n] float64} for clients, from predictions for their test examples."""
     columns = {metric: np.empty(len(ids)) for metric in metrics}
     for row, (client, probabilities) in enumerate(zip(ids, predicted, strict=True)):
         _, labels = data.test.of(client)
@@ -48,7 +48,7 @@ def measured(
 
 
 def _number(metric: str, client: int, value: Any) -> float:
-    """Returns what a user's function gave as a float."""
+    """Returns the value of a user's function as a float."""
     try:
         number = math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Numbers that are not finite: how a round finds them, and how it names whose they are."""
+"""Infinity and NaN: how a round finds them, and names their clients."""
 
 from collections.abc import Collection
 
@@ -11,7 +11,7 @@ _MOST_NAMED = 10
 
 
 class NotFiniteError(ArithmeticError):
-    """A round cannot end with finite numbers; nothing of it is kept."""
+    """A round cannot end with finite numbers; it changes nothing."""
 
 
 def leaves_not_finite(structure: Structure) -> list[str]:

@@ -50,10 +50,10 @@ LAST_ROUNDS = 10
 
 
 def method_title(algorithm: str) -> str:
-    """Returns what tables and figures call a method: of FILE.py:build_NAME the name alone."""
+    """Returns a method's name in tables and figures; NAME for FILE.py:build_NAME."""
     return algorithm.rpartition(":")[2].removeprefix("build_")
 
 
 def worst_tenth(number: int) -> int:
-    """Returns how many of so many clients are the worst tenth, rounded up."""
+    """Returns the size of the worst tenth of some clients, rounded up."""
     return -(-number // 10)

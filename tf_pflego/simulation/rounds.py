@@ -1,4 +1,4 @@
-"""The training of a round: its exchanges, one after the other, and who has a part in them."""
+"""The training of a round: its exchanges, one after the other, and their participants."""
 
 import functools
 from collections.abc import Callable
@@ -119,8 +119,8 @@ class Rounds:
     def _run_exchanges(self, number, server_state, evaluate, cohorts, scales):
         """Runs the exchanges of a round, up to the first that some participant fails.
 
-        Returns the server's state, what the record says of the exchanges, the metrics of the
-        participants, and the ids of those that failed, each with whether it has reported at all.
+        Returns the server's state, the exchanges' entries in the record, the metrics of the
+        participants, and the ids of failed ones, each with whether it has reported.
         """
         metrics: dict[str, float] = {}
         record: dict[str, Any] = {"bytes_down": 0, "bytes_up": 0}

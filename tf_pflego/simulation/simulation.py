@@ -40,20 +40,20 @@ class Simulation(Trained):
     a RuntimeError, which changes nothing.
 
     Args:
-      algorithm: The algorithm to train with. It keeps what is traced of it, so that the next
-        simulation of this object, on data of the same shape, begins at once; except on Ray, where
-        each shard traces a copy of it.
+      algorithm: The algorithm to train with. It keeps its traced functions, so the next simulation
+        of this object, on data of the same shape, begins at once; except on Ray, where each shard
+        traces a copy of it.
       data: The clients' data; raw examples also for a model of `with_frozen_features`.
       participation: How the participants of a round are drawn.
       engine: Where clients run: tff, in_process, or ray on two shards of this machine;
         `RayOptions` for a cluster, or any `Place` that makes an engine. The default is tff
         where TensorFlow Federated is installed, and otherwise in_process.
       seed: The seed of the run.
-      max_restarts: How often one exchange is run again because the worker process of the engine tff
-        was killed, stopped or silent; the weights are the same as without that.
-      eval_clients: How many clients an evaluated round tests: a sample, which stays the same over
-        the run and is drawn anew when clients join or leave; 0 for all. The weights do not depend
-        on it. See `simulation.evaluation`.
+      max_restarts: The limit of repeats of an exchange whose TFF worker was killed, stopped or
+        silent. A repeat gives the same weights.
+      eval_clients: The number of clients that an evaluated round tests; 0 for all. The sample stays
+        the same over the run, and is drawn anew when clients join or leave. The weights do not
+        depend on it. See `simulation.evaluation`.
 
     Attributes:
       server_state: The server's state, a nest of tensors.
@@ -63,7 +63,7 @@ class Simulation(Trained):
 
     Raises:
       TypeError: An argument is of another class.
-      ValueError: The arguments do not fit together, or the engine or the seed is none.
+      ValueError: The arguments do not fit together, or the engine or the seed is invalid.
       RuntimeError: TensorFlow is told to run functions eagerly.
     """
 
@@ -109,7 +109,7 @@ class Simulation(Trained):
 
         Raises:
           TypeError: The ids are no integers.
-          ValueError: There is no client of such an id, an id occurs twice, or the states are not
+          ValueError: There is no client with an id, an id occurs twice, or the states are not
             structured, shaped and typed as in `client_states`.
         """
         ids = checks.client_ids(client_ids, self.data.num_clients, different=True)
@@ -125,10 +125,10 @@ class Simulation(Trained):
     ) -> None:
         """Lets clients leave and join between two rounds.
 
-        I and alpha_i are the new federation's, and the clients that stay keep their
-        states and their order. Clients that join come after them, without a state: each starts as
-        any client does that is drawn for the first time. `data` afterwards is the new
-        federation's. The server's knowledge of single clients follows; see `core.last_cohort`.
+        I and alpha_i are the new federation's, and the clients that stay keep their states and
+        their order. Clients that join come after them, and start like any client that is drawn for
+        the first time. `data` afterwards is the new federation's. The server's state of single
+        clients follows; see `core.last_cohort`.
 
         Args:
           leave: The clients that leave.
@@ -137,9 +137,9 @@ class Simulation(Trained):
             many clients as there are now.
 
         Raises:
-          ValueError: No client would be left, or `leave` has a number that is no client's or is
-            there twice, or the new clients' data do not fit, or the participants or `eval_clients`
-            are more than the clients. The simulation is as it was.
+          ValueError: No client would be left, `leave` has an unknown or repeated number, the new
+            clients' data do not fit, or the participants or `eval_clients` are more than the
+            clients. The simulation is as it was.
         """
         leaving = np.sort(checks.client_ids(leave, self.data.num_clients, "leave", different=True))
         if len(leaving) == self.data.num_clients and join is None:
@@ -361,12 +361,12 @@ class Simulation(Trained):
 
     @in_turn(moves=True)
     def start_from(self, directory: str | os.PathLike, former: Sequence[int] | None = None) -> None:
-        """Begins with what another simulation had learnt at its newest checkpoint.
+        """Begins with the states of another simulation's newest checkpoint.
 
-        The method and the shapes of its states are the same; clients, examples and settings may be
-        others. The server's state goes on, what it knows of single clients follows these, and
-        clients that were there keep their states. All others begin as any client does that is drawn
-        for the first time. Rounds are counted from 1.
+        The method and the shapes of its states must be the same; clients, examples and settings may
+        differ. The server's state goes on, its parts for single clients follow these, and known
+        clients keep their states. All others start like any client that is drawn for the first
+        time. Rounds are counted from 1.
 
         Args:
           directory: The checkpoints, as `save` or a run wrote them.

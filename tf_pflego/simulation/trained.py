@@ -1,4 +1,4 @@
-"""A federation as it is now: where its clients are, what they predict, and how good that is."""
+"""A federation as it is now: its clients, their predictions and their statistics."""
 
 import functools
 import os
@@ -34,7 +34,7 @@ _Self = TypeVar("_Self", bound="Trained")
 
 
 class Trained:
-    """State and answers of a `Simulation`; nothing that is public here changes it but `close`."""
+    """The state of a `Simulation` and questions to it; only `close` changes it."""
 
     algorithm: Algorithm
     data: ClientData
@@ -49,9 +49,9 @@ class Trained:
     _turns: Turns
 
     def _take(self, data, participation, server_state, beside=None, prepare=lambda engine: None):
-        """Goes on with these clients and this server's state; `prepare` sets the clients' states.
+        """Goes on with these clients and this server state; `prepare` sets the clients' states.
 
-        If it cannot, nothing has changed. `beside` is the engine that is open, if one is.
+        If this fails, nothing has changed. `beside` is the open engine, if there is one.
         """
         federation = participation.federation_of(self.algorithm)
         sample = sample_of_clients(self.seed, data.num_clients, self.eval_clients)
@@ -89,8 +89,8 @@ class Trained:
     def close(self) -> None:
         """Closes the engine, which ends its worker process and closes the data files.
 
-        It may be called more than once. In a process that was forked from the one that made the
-        simulation it does nothing: the worker and the files are the other's.
+        It may be called more than once. In a forked process it does nothing: the worker and the
+        files belong to the process that made the simulation.
         """
         if os.getpid() == self._turns.process and not self._turns.ended:
             self._close()
@@ -102,10 +102,11 @@ class Trained:
 
     @in_turn()
     def place_beside(self, num_clients: int) -> engine_choice.Choice:
-        """Returns the `engine` of another simulation of so many clients, while this one is open.
+        """Returns the `engine` for another simulation, of this many clients, while this one is
+        open.
 
-        It is this one's. On Ray the other one uses the same processes, since the cluster may have
-        no place for more; for fewer clients than shards it is this process.
+        It is this simulation's. On Ray the other one uses the same processes, since the cluster may
+        have no place for more; for fewer clients than shards it is this process.
         """
         fits = getattr(self._engine, "num_shards", 0) <= num_clients
         return self._engine.place if fits else "in_process"
@@ -114,17 +115,17 @@ class Trained:
     def client_states(self, client_ids: Sequence[int]) -> Structure:
         """Returns copies of the states of clients, with a leading axis of clients in each leaf.
 
-        For a client that has not taken part yet, this is the state that it would start from.
+        A client that has not taken part yet has the state from which it would start.
 
         Raises:
           TypeError: The ids are no integers.
-          ValueError: There is no client of such an id.
+          ValueError: There is no client with this id.
         """
         ids = checks.client_ids(client_ids, self.data.num_clients)
         return self._engine.read_states(ids, self.server_state)
 
     def never_drawn(self, client_ids: Sequence[int]) -> list[int]:
-        """Returns those clients that keep something, and have not taken part yet."""
+        """Returns the clients that keep a state and have not taken part yet."""
         states = self._engine.states
         ids = checks.client_ids(client_ids, self.data.num_clients)
         return ids[~states.have_state(ids)].tolist() if tf.nest.flatten(states.spec) else []
@@ -132,14 +133,14 @@ class Trained:
     def evaluate(
         self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
     ) -> Evaluation:
-        """Returns the statistics of all clients as they would be served now.
+        """Returns the statistics of all clients' served models.
 
         Args:
           train_loss: Whether to compute the losses. This takes a pass over all training examples,
             which are often many more than the test examples.
           sampled: Whether to test only the clients that evaluated rounds test; see `eval_clients`.
-          metrics: Measures of your own by name: functions of a client's test labels and of what it
-            predicts, [n, K_i] as in `predict`, each to a number.
+          metrics: Measures of your own by name: functions of a client's test labels and of its
+            predictions, [n, K_i] as in `predict`, each to a number.
 
         Raises:
           ValueError: A name of `metrics` is no plain word or is taken, or a function does not give
@@ -154,7 +155,7 @@ class Trained:
     def evaluate_all(
         self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
     ) -> dict[str, Evaluation]:
-        """Returns what `evaluate` returns, for each model that the algorithm serves, by name."""
+        """Returns the result of `evaluate` for each served model, by name."""
         number = self.round_number
         return self._evaluate(self.server_state, number, train_loss, sampled, metrics)
 
@@ -189,14 +190,14 @@ class Trained:
 
     @in_turn()
     def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
-        """Returns what all clients predict for their own examples, as they would be served now.
+        """Returns the predictions of all clients' served models for their own examples.
 
         Args:
           split: test, train or, if there are such examples, validation.
           name: As in `client_model`.
 
         Returns:
-          For each client what it predicts for its n_i examples in their order, [n_i, K_i] float32:
+          The predictions of each client for its n_i examples in order, [n_i, K_i] float32:
           the probabilities of K_i classes or labels, or quantities in the units of the labels; of
           sequences [n_i, T, K_i]. These are up to float32 the predictions of `client_model`.
 
@@ -211,7 +212,7 @@ class Trained:
 
     @in_turn()
     def client_model(self, client: int | str, name: str | None = None) -> "tf.keras.Model":
-        """Returns a client's model, as it would be served now, as a Keras model of its own.
+        """Returns a client's served model as a new Keras model.
 
         It takes raw examples, as the clients' data have them: images (uint8) from 0 to 255. It
         gives the probabilities [n, K_i] of the client's classes, which its labels 0 .. K_i - 1
@@ -220,8 +221,8 @@ class Trained:
         classes are called `absent_NUMBER`. So its predictions are the run's. If clients of the
         method adapt the weights before they use them, the model has the adapted ones.
 
-        The file of `model.save("client.keras")` needs Keras alone, without this package, and
-        whatever classes of layers the user's body has of its own. The attribute `class_names` has
+        The file of `model.save("client.keras")` needs only Keras, and the user's own classes of
+        layers if the body has some. The attribute `class_names` has
         the names of the classes. In the file they are in the layer of that name:
         `loaded.get_layer("class_names").get_vocabulary()`. Keras 3 does not save that layer.
         The layer `logits` gives the logits.
@@ -231,13 +232,11 @@ class Trained:
 
         Args:
           client: The client's id or name.
-          name: Which of the models that the algorithm serves; None for the first, which plain
-            metrics are of.
+          name: The name of a served model; None for the first, to which plain metrics belong.
 
         Raises:
-          ValueError: There is no such client or model, or the body cannot be copied, or the
-            algorithm serves something else than body and head, or a task's own link is none that
-            Keras has.
+          ValueError: There is no such client or model, the body cannot be copied, the algorithm
+            does not serve a body and a head, or Keras lacks the task's own link.
         """
         number, name = self._client(client), served_name(self.algorithm, name)
         weights, predict = self.served_weights(number, name), self.algorithm.served[name].predict
@@ -247,7 +246,7 @@ class Trained:
 
     @in_turn()
     def served_weights(self, client: int | str, name: str | None = None) -> Structure:
-        """Returns what a client predicts with, as it would be served now.
+        """Returns the weights of a client's served model.
 
         Args:
           client: The client's id or name.
@@ -275,7 +274,7 @@ class Trained:
         return client_names.id_of(client, self.data.client_names, self.data.num_clients)
 
     def _as_evaluated(self, client):
-        """Returns what a client knows about itself in an evaluation of all clients."""
+        """Returns the `Client` in an evaluation of all clients."""
         examples, labels = self.data.train.of(client)
         return Client(
             examples=copied_as_model_inputs(tf.constant(examples)),

@@ -1,6 +1,6 @@
 """The choice of settings, which goes by validation examples alone.
 
-What comes in here are rows of tuning.csv, in which nothing is of test examples.
+It reads rows of tuning.csv, which have nothing of test examples.
 """
 
 import math
@@ -42,7 +42,7 @@ def settings_tried(cell: Cell, budget: int) -> list[dict[str, Any]]:
 
 
 def trials_of(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> list[Trial]:
-    """Returns what was tried of a cell, from the rows of tuning.csv."""
+    """Returns the trials of a cell, from the rows of tuning.csv."""
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["run"] == cell.name:
@@ -77,7 +77,7 @@ def best(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> Trial | None:
 
 
 def at_edge(cell: Cell, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns those of the chosen settings that are the least or the largest that was tried."""
+    """Returns the chosen settings that are the least or the largest value tried."""
     edges = {}
     for name, among in cell.choices.items():
         if isinstance(among, Range):

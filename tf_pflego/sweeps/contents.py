@@ -1,6 +1,6 @@
-"""What the files of a sweep hold, read without TensorFlow.
+"""The contents of a sweep's files, read without TensorFlow.
 
-It is apart from `Sweep`, whose tables and pages are made of it by modules that `Sweep` imports.
+It is apart from `Sweep`, which imports the modules that make tables and pages from it.
 """
 
 import pathlib
@@ -17,7 +17,7 @@ from tf_pflego.system.texts import words
 
 
 class Contents:
-    """What the files of a sweep hold; `Sweep`, which adds tables and pages, says what it has."""
+    """The contents of a sweep's files; `Sweep` adds tables and pages, and lists the attributes."""
 
     def __init__(self, path: pathlib.Path, about: Mapping[str, Any]):
         self.path = path

@@ -1,4 +1,4 @@
-"""What a sweep runs: its cells, what is chosen for each of them, and the seeds.
+"""The definition of a sweep: its cells, the choices of each cell, and the seeds.
 
 A cell is a method with its settings: a line of a table, or a curve of a figure. A list among its
 settings is what is chosen among on validation examples; without a choice each of its values makes a
@@ -27,8 +27,8 @@ from tf_pflego.system.texts import words
 Settings = Mapping[str, Any]
 
 CHOICES = ("validation", "none")
-# What of the validation examples a choice goes by, or the same of the first statistic of runs that
-# have another one than accuracy; no test example has a part in it.
+# The metric by which settings are chosen; with another first statistic than accuracy, the same
+# metric of that statistic. No test example has a part in it.
 CHOSEN_BY = "validation_accuracy/client_mean/last10"
 _HELD_OUT = 0.2
 OF_RUN = {field.name: field for field in dataclasses.fields(config.RunConfig)}
@@ -40,12 +40,12 @@ class Cell:
     """A method with its settings.
 
     Attributes:
-      name: What it is called in files and on the command line.
+      name: Its name in files and on the command line.
       settings: The settings and hyper-parameters that are fixed, by name.
       choices: The values, a tuple or a `Range`, of those that are chosen.
       paper: The accuracy in percent, or other statistic, that a paper gives for it, if one does.
-      condition: Those settings in which cells differ that say what the method is run on.
-      label: What the method is called in tables: its name, and hyper-parameters that differ.
+      condition: The settings of data and clients in which cells differ.
+      label: The method's name in tables, with the hyper-parameters in which cells differ.
     """
 
     name: str
@@ -78,12 +78,12 @@ class Experiment:
     """Cells, the seeds that each is run with, and how settings are chosen.
 
     Args:
-      cells: The settings of each cell, by name, over those of `base`: `algorithm`, and any that
-        `RunConfig` and the method have. `name` and `paper`, the accuracy in percent or other
-        statistic that a paper gives, may be among them. A list, or a `Range`, is what is chosen
-        among.
+      cells: The settings of each cell by name, which override `base`: `algorithm`, any setting of
+        `RunConfig` and any hyper-parameter of the method. `name` and `paper`, the accuracy in
+        percent or other statistic that a paper gives, may be among them. A list or a `Range` holds
+        the values to choose among.
       base: The settings of all cells. A run is in process if they do not name an `engine`.
-      seeds: The seeds of the runs that are reported. A seed also says what each client holds.
+      seeds: The seeds of the runs that are reported. A seed also decides the partition.
       title: The first line of the tables.
       choose: `validation`, with which a choice is made by the first statistic of the runs, such as
         accuracy, on validation examples, the mean over clients and the last ten rounds; or
@@ -91,12 +91,12 @@ class Experiment:
       tuning_seeds: The seeds of the runs that a choice is made by, which must not be reported.
       tuning: Settings of these runs alone, such as fewer rounds. They hold out a fifth of each
         client's training examples for validation, unless `validation_fraction` is here.
-      trials: How many settings of each cell are tried. 0 means as many for each: those of the
-        smallest grid. A larger grid gives as many, evenly drawn.
+      trials: The number of settings tried per cell. 0 means the size of the smallest grid, for
+        every cell. A larger grid gives as many, evenly drawn.
       trial: Settings of a trial, which shows that each cell runs.
       reference: The method that others are compared with; None for local, or else the first cell.
-      clients: All clients, or a function from the settings of a run to them; None for those of the
-        dataset.
+      clients: All clients, or a function from the settings of a run to them; None for the
+        dataset's.
       model: The model, or a function from the settings of a run and its clients to it; None for the
         network of the settings.
       show: A function from the `Sweep` to the content of the files that are shown, by name; None
@@ -315,7 +315,7 @@ def _named(cells):
 
 
 def name_of(tried: Settings) -> str:
-    """Returns what settings that are tried are called in files."""
+    """Returns the name of tried settings in files."""
     parts = (
         f"{name}={value!r}" if isinstance(value, float) else f"{name}={value}"
         for name, value in tried.items()

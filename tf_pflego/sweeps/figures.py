@@ -1,6 +1,6 @@
-"""The figures of a sweep: its curves, its clients, and how good each setting was that was tried.
+"""The figures of a sweep: its curves, its clients, and the results of its trials.
 
-The runs are put together as those of a report are, and drawn by the same functions.
+The runs are put together as in a report, and drawn by the same functions.
 """
 
 import re
@@ -61,7 +61,7 @@ def by_condition(sweep: Contents) -> dict[str, Runs]:
 
 
 def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) -> Figure:
-    """Returns a figure of how good what was tried is, a panel for each setting.
+    """Returns a figure of the results of trials, a panel for each setting.
 
     It is as wide as the size, and as high as the panels need.
     """
@@ -86,7 +86,7 @@ def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) 
 
 
 def _draw_setting(axis: Axes, cell, name, trials, first, is_chosen, color):
-    """Draws what was tried of a setting: a dot for each trial, and a line through the best."""
+    """Draws the trials of a setting: a dot for each trial, and a line through the best."""
     tried = [(one.settings[name], one.value) for one in trials if one.value is not None]
     among = cell.choices[name]
     are_numbers = all(isinstance(setting, int | float) for setting, _ in tried)
@@ -130,6 +130,6 @@ def files_of(sweep: Contents) -> dict[str, bytes]:
 
 
 def _ending(condition):
-    """Returns what the names of the files of a condition end in."""
+    """Returns the end of the names of a condition's files."""
     short = re.sub(r"\w+=(?!True)|=True", "", condition)  # The values, and names of switches.
     return re.sub(r"[^a-zA-Z0-9.]+", "_", f"_{short}") if short else ""

@@ -31,7 +31,7 @@ _OF_GROUP = re.compile(
     r"|(participant_)?validation_\w+/\w+/last10|test_\w+/client_mean/last10"
 )
 _OF_CLIENT = ("client", "train_examples", "test_examples")
-# What is kept with the settings of a run on a file of rows, whose path does not say what it has.
+# Kept with the settings of a run on a table, whose path does not identify its contents.
 _CHECKSUM = "table_checksum"
 
 

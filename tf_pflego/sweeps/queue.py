@@ -1,4 +1,4 @@
-"""What is to be done of a sweep, in which order, and what is known of what has ended."""
+"""The queue of a sweep's runs: pending, running and finished."""
 
 import collections
 import pathlib
@@ -15,9 +15,9 @@ from tf_pflego.system import durable, log, texts
 
 
 class Queue:
-    """What is to be done of a sweep; threads take jobs from it, and say how runs have ended.
+    """The jobs of a sweep; threads take jobs from it, and report how runs have ended.
 
-    The runs of a cell that are reported come when all its trials have ended, with what is chosen.
+    The reported runs of a cell come when all its trials have ended, with the chosen settings.
     """
 
     def __init__(self, experiment: Experiment, cells: Sequence[Cell], root: pathlib.Path):
@@ -102,7 +102,7 @@ class Queue:
             self._changed.notify_all()
 
     def left(self, cell: Cell) -> tuple[int, list[int]]:
-        """Returns how many runs of trials are to be made, and the seeds to be reported."""
+        """Returns the number of pending trials' runs, and the seeds to be reported."""
         trials = self._planned(cell)
         for name in self._tried[cell.name]:
             rows = self._rows(cell, name)
@@ -117,7 +117,7 @@ class Queue:
         return trials, seeds
 
     def _planned(self, cell):
-        """Returns how many runs the trials of a cell are."""
+        """Returns the number of runs of a cell's trials."""
         count = self.experiment.budget if cell.is_searched else len(self._tried[cell.name])
         return count * len(self.experiment.tuning_seeds)
 
@@ -136,7 +136,7 @@ class Queue:
         return self.store.has(cell, trial, seed, _flags(settings, seed))
 
     def _chosen(self, cell):
-        """Returns the settings of what is reported of a cell; None if none of its trials is."""
+        """Returns the settings of a cell's reported runs; None if they are not chosen yet."""
         if not cell.choices:
             return cell.settings
         rows = [row for trial in self._tried[cell.name] for row in self._rows(cell, trial)]
@@ -168,7 +168,7 @@ class Queue:
         return None
 
     def _begin(self, cell):
-        """Puts the trials of a cell into the queue, or what is reported if it has none to make."""
+        """Queues the trials of a cell, or its reported runs if no trials are pending."""
         if cell.is_searched:
             jobs = [self._next_of_search(cell)]
         else:
@@ -181,7 +181,7 @@ class Queue:
             self._report(cell, self._waiting.append)
 
     def _report(self, cell, put):
-        """Puts what is reported of a cell into the queue, unless trials of it are missing."""
+        """Queues the reported runs of a cell, unless trials of it are missing."""
         if any(job.cell == cell.name for job in (*self._waiting, *self._running)):
             return
         trials, seeds = self.left(cell)

@@ -1,4 +1,4 @@
-"""What a sweep has come to, read from its files without TensorFlow."""
+"""The results of a sweep, read from its files without TensorFlow."""
 
 import json
 import pathlib
@@ -18,11 +18,11 @@ class Sweep(Contents):
 
     Attributes:
       path: Its directory.
-      title: What it is called.
+      title: Its title.
       cells: Its cells, in their order.
       seeds: The seeds of the runs that are reported.
-      tuning_seeds: Those of the runs that choices are made by.
-      budget: How many settings are tried of each cell that has choices.
+      tuning_seeds: The seeds of the trials, by which settings are chosen.
+      budget: The number of settings tried per cell with choices.
       reference: The label of the method that others are compared with.
       rows: The runs that are reported, one dictionary each: runs.csv with numbers where it has
         some, and None where a field is empty.
@@ -38,11 +38,10 @@ class Sweep(Contents):
         """Compares the methods, each by the mean over seeds.
 
         Args:
-          reference: The label of the method that others are compared with; None for that of the
-            sweep.
+          reference: The label of the method that others are compared with; None for the sweep's.
 
         Returns:
-          What prints, and shows in a notebook, as tables; also as LaTeX, CSV and `columns`.
+          Tables to print or to show in a notebook; also as LaTeX, CSV and `columns`.
 
         Raises:
           ValueError: The reference is not the label of a cell.
@@ -106,7 +105,7 @@ def describe(path: pathlib.Path, experiment: Experiment) -> None:
 
 
 def is_sweep(path: str | pathlib.Path) -> bool:
-    """Returns whether a directory is that of a sweep."""
+    """Returns whether a directory holds a sweep."""
     return (pathlib.Path(path).expanduser() / _DESCRIPTION).is_file()
 
 
@@ -117,7 +116,7 @@ def load(path: str | pathlib.Path) -> Sweep:
       path: The directory, as `sweep` was given it.
 
     Raises:
-      ValueError: It is not that of a sweep.
+      ValueError: It does not hold a sweep.
     """
     directory = pathlib.Path(values.path("path", path)).expanduser()
     try:

@@ -1,4 +1,4 @@
-"""Runs a sweep: what is to be done, who does it, and what is known of it."""
+"""Runs a sweep: its queue, its processes and its store."""
 
 import concurrent.futures
 import contextlib
@@ -39,8 +39,8 @@ def sweep(
     has changed in the experiment.
 
     Args:
-      experiment: What is run.
-      output_dir: The directory of its files; `tf_pflego.sweeps.store` says what they are.
+      experiment: The experiment to run.
+      output_dir: The directory of its files, which `tf_pflego.sweeps.store` lists.
       jobs: How many runs go on side by side, each in a process with its part of the cores. With 1
         they are in this process.
       clients: The `clients` of the experiment, if they are not in it.
@@ -54,7 +54,7 @@ def sweep(
         `KeyboardInterrupt`, which ends the runs with checkpoints.
 
     Returns:
-      What has come out, of failed runs too: they are named, and are made again by the next call.
+      The results. Failed runs are named there, and are made again by the next call.
 
     Raises:
       TypeError, ValueError: An argument does not take its value, or the directory is in use.
@@ -168,7 +168,7 @@ def _one_by_one(queue, between_steps):
 
 
 def _beside(queue, jobs, source, ray_address, between_steps):
-    """Runs the jobs of a queue, so many at a time, each by a thread that waits for it."""
+    """Runs the jobs of a queue, a few at a time, each by a thread that waits for it."""
     cores = max(1, (os.cpu_count() or 1) // jobs)
     if ray_address:
         workers: list[Any] = [processes.OnRay(queue.root, cores, source, ray_address)] * jobs

@@ -22,7 +22,7 @@ _WARM_UP, _FEWEST = 0.2, 4
 
 
 class Search:
-    """Proposes settings of a cell, so many in all.
+    """Proposes a number of settings of a cell.
 
     Attributes:
       pending: The settings that were proposed last, until their result is told; None before.
@@ -44,7 +44,7 @@ class Search:
         self.pending: dict[str, Any] | None = None
 
     def ask(self) -> dict[str, Any] | None:
-        """Returns what to try next, or None if all trials are done."""
+        """Returns the settings of the next trial, or None if all trials are done."""
         if self.pending is None and self._left:
             self._left -= 1
             self._trial = self._study.ask()
@@ -52,7 +52,7 @@ class Search:
         return self.pending
 
     def tell(self, ended: Trial) -> None:
-        """Takes what was tried; without a value, since it was pruned or not finite, it is worst."""
+        """Takes the result of a trial; without a value, pruned or not finite, it is the worst."""
         self.pending = None
         value = -math.inf if ended.value is None else ended.first.sign * ended.value
         self._study.tell(self._trial, value)

@@ -67,7 +67,7 @@ _ANYWHERE = {*places(), "engine"}
 def read(path: pathlib.Path) -> list[dict[str, str]]:
     """Returns the rows of a CSV file, compressed if its name ends in .gz; [] if there is none.
 
-    Of a sweep that goes on, or was killed, these are also the rows that are in its lines.
+    If the sweep goes on or was killed, the rows in its lines are among them.
     """
     return rows_in(path, lines_in(path.parent))  # Lines first: they go when the files are written.
 
@@ -170,7 +170,7 @@ def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns what a CSV file has with the columns of all rows."""
+    """Returns the text of a CSV file with the columns of all rows."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, dict.fromkeys(column for row in rows for column in row))
     writer.writeheader()
@@ -239,7 +239,7 @@ def configuration_of(row: Mapping[str, Any]) -> dict[str, str]:
 def is_made_with(
     named: Mapping[str, str], defaults: Mapping[str, str], flags: Mapping[str, str]
 ) -> bool:
-    """Returns whether a run with the settings `named`, and others by default, is that of `flags`.
+    """Returns whether `flags` say a run with the settings `named`, and others by default.
 
     It is if each flag had this value, given or by default, and no other flag was given.
     """

@@ -1,4 +1,4 @@
-"""The tables of a sweep: what its methods reach, compared seed by seed and client by client.
+"""The tables of a sweep: its methods' results, compared seed by seed and client by client.
 
 Numbers come first, a dictionary for each cell; the texts of the tables are made from them.
 """
@@ -43,8 +43,8 @@ class Comparison:
       rows: A dictionary of numbers for each cell that has a run: accuracies and other shares in
         percent, their differences in points of percent, None where a number is not known.
       tables: The same as texts.
-      verdicts: A sentence about each table: which method is the best, and how sure that is.
-      notes: Sentences that say what the numbers are, and how settings were chosen.
+      verdicts: A sentence about each table: the best method, and how sure its lead is.
+      notes: Sentences on the meaning of the numbers and the choice of settings.
       warnings: Sentences that say where the comparison is not fair or not whole.
     """
 
@@ -117,7 +117,7 @@ def _numbers(sweep, reference):
 
 
 def _measured(row, first):
-    """Returns the numbers of a run, with NaN for what is not known."""
+    """Returns the numbers of a run, with NaN for unknown ones."""
 
     def number(key):
         return math.nan if row.get(key) is None else float(row[key])
@@ -132,7 +132,7 @@ def _measured(row, first):
 
 
 def _numbers_of(sweep, cell, first, runs, base, settings):
-    """Returns the numbers of a cell, whose runs are compared with those of the base, by seed."""
+    """Returns the numbers of a cell; its runs are compared with the base's runs, seed by seed."""
     numbers = {**cell.condition, "method": cell.label, "paper": cell.paper}
     numbers |= {"seeds": len(runs), "seeds_planned": len(sweep.seeds)}
     for name in next(iter(runs.values()))[0]:
@@ -153,7 +153,7 @@ def _numbers_of(sweep, cell, first, runs, base, settings):
 
 
 def _summary(name, measured, spread="deviation"):
-    """Returns the mean over seeds, and of several their standard deviation, or that of the mean."""
+    """Returns the mean over seeds; for several also the standard deviation or standard error."""
     known = [one for one in measured if math.isfinite(one)]
     deviation = statistics.stdev(known) if len(known) > 1 else None
     if spread == "error" and deviation is not None:
@@ -162,7 +162,7 @@ def _summary(name, measured, spread="deviation"):
 
 
 def _share_that_gains(ours, theirs, first):
-    """Returns how many percent of the clients of two runs are better off in the first."""
+    """Returns the percentage of the clients of two runs that are better off in the first."""
     if ours is None or theirs is None:
         return math.nan
     _, here, there = np.intersect1d(ours["client"], theirs["client"], return_indices=True)

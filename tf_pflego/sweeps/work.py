@@ -67,7 +67,7 @@ def make(
     """Makes the runs of a job, or goes on with them; a run that fails does not end the others.
 
     Args:
-      job: What is run.
+      job: The job to run.
       root: The directory of the sweep.
       experiment: Where the clients and the model come from, if they are a user's own.
       between_steps: As in `training.run`.
@@ -102,7 +102,7 @@ def make(
 
 
 def _run(job, seed, root, experiment, between_steps):
-    """Makes one run, and returns how good it is in words, and its state."""
+    """Makes one run, and returns its result in words and its state."""
     from tf_pflego.runs import training
     from tf_pflego.runs.run_directory import RunDirectoryError
 
@@ -158,7 +158,7 @@ def _wait_until_free(place):
 
 @contextlib.contextmanager
 def _quiet():
-    """Lets a run say only what is wrong; how far the sweep is, is said by the sweep."""
+    """Lets a run log only warnings; the sweep logs its own progress."""
     before = log.LOG.level
     log.LOG.setLevel(max(log.LOG.getEffectiveLevel(), logging.WARNING))
     try:

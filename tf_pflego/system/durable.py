@@ -166,7 +166,7 @@ def naming(path: pathlib.Path) -> Iterator[None]:
 def append(path: pathlib.Path, line: bytes) -> int:
     """Adds a line to a file, brings it to the disk, and returns the size of the file.
 
-    What an interruption has left of a last line is dropped. Processes may add lines side by side.
+    An unfinished last line is dropped. Processes may add lines side by side.
     """
 
     def opener(name, flags):

@@ -1,4 +1,4 @@
-"""What the package says: its user or a program decides where that is seen.
+"""The log of the package; its user or a program decides where it is shown.
 
 Warnings say what is wrong, `info` what has been done, and `debug` what is being done.
 """

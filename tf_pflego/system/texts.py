@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-# What a terminal obeys, what changes the order or the lines of what is read, and what cannot be
-# encoded, as in the names of files that are not of UTF-8.
+# Characters that a terminal obeys, that change the order or the lines of a text, or that cannot be
+# encoded, as in the names of files that are not in UTF-8.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

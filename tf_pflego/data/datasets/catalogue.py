@@ -1,4 +1,4 @@
-"""Labelled examples before they are dealt out to clients, from TFDS or of a user's own."""
+"""Labelled examples before they are dealt out to clients, from TFDS or a user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Known(NamedTuple):
-    """A dataset that `load` knows, and what a run on it has unless its flags say otherwise."""
+    """A dataset that `load` knows, with the defaults of a run on it."""
 
     network: str = "mlp"  # one of `models.networks.NETWORKS`
     partition: str = "round_robin"  # one of `partition.NAMES`
@@ -51,9 +51,9 @@ class Examples:
     Attributes:
       examples: [N, ...], of any shape; the datasets of `NAMES` have [N, height, width, channels]
         uint8. `ClientData` says which dtypes there are and how they are read.
-      labels: [N] integers, global classes, or what the task of the `Dataset` takes.
-      groups: [N] ids or None; where the dataset itself says who holds what (Omniglot's
-        alphabets, Office-Home's domains).
+      labels: [N] integers, global classes, or in the form of the `Dataset`'s task.
+      groups: [N] ids, if the dataset has groups (Omniglot's alphabets, Office-Home's domains), else
+        None.
     """
 
     examples: np.ndarray
@@ -77,8 +77,7 @@ class Dataset:
       num_classes: C, number of global classes.
       class_names: Their C names, in the order of the labels; None if they have only numbers.
       task: The task; see `ClientData`. Without classes, C is the number of outputs.
-      preprocessing: The preprocessing of a table's columns; None if there were
-        none.
+      preprocessing: The preprocessing of a table's columns; None without a table.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Omniglot as the PFLEGO paper uses it, read from what TFDS has prepared.
+"""Omniglot as the PFLEGO paper uses it, read from TFDS' prepared files.
 
 Source: PFLEGO, section 4.2.
 """

@@ -28,7 +28,7 @@ _files_of_last: list[tuple] = []
 
 
 class DatasetError(ValueError):
-    """A dataset is not there, cannot be had, or cannot be read."""
+    """A dataset is absent, cannot be downloaded, or cannot be read."""
 
 
 def builder(
@@ -91,7 +91,7 @@ def _read(builder, split, names):
 
 @contextlib.contextmanager
 def reading(name: str, directory: str, what: str) -> Iterator[None]:
-    """Makes a DatasetError of whatever fails in reading what TFDS has prepared."""
+    """Turns any failure to read TFDS' prepared files into a DatasetError."""
     try:
         yield
     except (DatasetError, tfds.core.DatasetNotFoundError):

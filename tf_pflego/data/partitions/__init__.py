@@ -1,1 +1,1 @@
-"""Partitions: which client holds which examples of a dataset."""
+"""Partitions of the examples of a dataset over clients."""

@@ -39,7 +39,7 @@ def dirichlet(
       num_clients: I.
       num_classes: C.
       seed: The seed of the run.
-      alpha: The concentration: the smaller, the fewer classes make up most of a client's examples.
+      alpha: The concentration, above 0; a smaller one gives a client fewer dominant classes.
       min_examples: The least number of examples of a client, training and test together.
       test_fraction: The share of a client's examples that are test examples, in (0, 1).
       groups: [N] ids, integers or text, or None. If given, each group (Office-Home's domains) is
@@ -63,7 +63,7 @@ def dirichlet(
             f"examples; got {min_examples}. Raise `min_examples`."
         )
     if not len(labels):
-        raise ValueError("`labels` must be those of some examples; got none. Give them.")
+        raise ValueError("`labels` must not be empty; got none. Pass the labels of the dataset.")
     ids, group = positions_of(np.zeros(len(labels), int) if groups is None else groups, labels)
     if num_clients < 1 or num_clients % len(ids):
         raise ValueError(
@@ -98,7 +98,7 @@ def _deal(labels, num_clients, num_classes, alpha, min_examples, rng):
             break
     else:
         raise ValueError(
-            f"`min_examples` must be what some draw gives to each of {num_clients} clients; got "
+            f"`min_examples` must be possible for each of {num_clients} clients; got "
             f"{min_examples}, and in {MAX_DRAWS} draws with alpha {alpha} the smallest client had "
             f"at most {smallest} examples. Lower `min_examples` or `num_clients`, or raise "
             "alpha (`dirichlet_alpha`)."
@@ -111,7 +111,7 @@ def _deal(labels, num_clients, num_classes, alpha, min_examples, rng):
 
 
 def _draw_counts(class_sizes, num_clients, alpha, rng):
-    """Returns [C, I], how many examples of each class each client gets."""
+    """Returns [C, I], the number of examples of each class for each client."""
     counts = np.zeros((len(class_sizes), num_clients), np.int64)
     limit = class_sizes.sum() / num_clients
     for label, count in enumerate(class_sizes):

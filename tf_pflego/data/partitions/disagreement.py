@@ -1,4 +1,4 @@
-"""Clients that disagree with the others: on what classes are called, or on how images look.
+"""Clients that disagree with the others, on the names of classes or the look of images.
 
 With `permute_labels` the same image has different labels at different clients, which no single
 model can predict. With `shift_images` the images of one class look different, which one model may
@@ -29,12 +29,11 @@ SHIFTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def permute_labels(partition: Partition, share: float, num_classes: int, seed: int) -> Partition:
-    """Lets round(share * I) clients name the C classes by permutations of their own.
+    """Lets round(share * I) clients name the C classes by their own permutations.
 
-    Which clients these are, and the permutation of each, uniform over all of 0 .. C - 1, depend
-    only on the seed and the number of clients and of classes. A larger share includes the
-    clients of a smaller one. The partition that is returned has the permutations as `renamings`,
-    and `classes` as the clients name them.
+    The clients and their permutations, uniform over all of 0 .. C - 1, depend only on the seed and
+    the numbers of clients and of classes. A larger share includes the clients of a smaller one. The
+    returned partition has the permutations as `renamings`, and `classes` as the clients name them.
     """
     seed = values.seed(seed)
     drawn = _drawn("permuted", share, partition, seed)
@@ -52,8 +51,8 @@ def permute_labels(partition: Partition, share: float, num_classes: int, seed: i
 def shift_images(partition: Partition, share: float, shift: str, seed: int) -> Partition:
     """Lets all images of round(share * I) clients look different: see `SHIFTS`.
 
-    Which clients these are depends only on the seed and the number of clients. They are drawn
-    independently of `permute_labels`.
+    The clients depend only on the seed and the number of clients. They are drawn independently of
+    `permute_labels`.
     """
     values.one_of("shift", shift, tuple(SHIFTS))
     drawn = _drawn("shifted", share, partition, values.seed(seed))
@@ -82,7 +81,7 @@ def _drawn(group, share, partition, seed):
 
 
 def check(partition: Partition, num_classes: int) -> None:
-    """Raises ValueError unless renamings and shifts are what `Partition` says."""
+    """Raises ValueError unless renamings and shifts have the form that `Partition` says."""
     for name, none in (("renamings", "None"), ("shifts", "''")):
         entries = getattr(partition, name)
         if entries is not None and len(entries) != partition.num_clients:
@@ -117,7 +116,7 @@ def rename(labels: np.ndarray, offsets: np.ndarray, partition: Partition) -> np.
 def change_of_images(
     examples: np.ndarray, offsets: np.ndarray, shifts: Sequence[str] | None
 ) -> Callable[[np.ndarray, int], np.ndarray] | None:
-    """Returns what changes the examples of all clients, end to end; None if nothing does.
+    """Returns a function that changes the images of all clients, end to end, or None.
 
     It is a function of a block of the clients' examples and of the position of its first one. It
     returns the block as the clients see it, and may write into it.

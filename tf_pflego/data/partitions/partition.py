@@ -31,12 +31,12 @@ class Partition:
         position among them. A client that renames classes has the new names here.
       train_indices: For each client the indices of its training examples, ascending.
       test_indices: For each client the indices of its test examples, ascending.
-      renamings: For each client [C] what it calls each class of the dataset, a permutation of
-        0 .. C - 1, or None if it calls them as the dataset does; None if all do.
-      shifts: For each client how its images are changed, one of `disagreement.SHIFTS`, or "" if
-        they are not; None if nobody's are.
-      validation_indices: For each client the indices, among the training arrays, of its examples
-        that are not trained on but held out, ascending; None if none are.
+      renamings: For each client [C] its names of the dataset's classes, a permutation of 0 .. C -
+        1, or None for the dataset's names; None if all clients use these.
+      shifts: For each client the change of its images, one of `disagreement.SHIFTS`, or "" for
+        none; None if no images are changed.
+      validation_indices: For each client the indices, among the training arrays, of its held-out
+        examples, ascending; None if there are none.
     """
 
     classes: tuple[np.ndarray, ...]
@@ -84,7 +84,7 @@ class Partition:
     def with_validation(self, labels: np.ndarray, fraction: float, seed: int) -> "Partition":
         """Returns the partition with a part of each client's training examples held out.
 
-        Which ones is drawn as `data.held_out` says.
+        `data.held_out` draws them.
 
         Args:
           labels: [N] the classes of the training arrays that the indices point into.
@@ -99,7 +99,7 @@ class Partition:
         labels = checks.integers(labels, "`labels`")
         if rows.max() >= len(labels):
             raise ValueError(
-                f"`labels` must be those of the training arrays, {rows.max() + 1} or more; got "
+                f"`labels` must cover the training arrays, {rows.max() + 1} or more; got "
                 f"{len(labels)}. Give the labels of the dataset that was dealt out."
             )
         return self.with_rows_held_out(held_out(labels[rows], offsets, fraction, seed))
@@ -127,8 +127,8 @@ class Partition:
 
         Args:
           file: A path, or a binary file that is open for writing.
-          class_counts: The counts of `ClientData.class_counts`; they are written under that name,
-            for those who read the file without the dataset and its labels.
+          class_counts: `ClientData.class_counts`, written under that name for readers without the
+            dataset and its labels.
           **about: Arrays that are written beside the lists; `load` leaves them out.
         """
         if not hasattr(file, "write"):
@@ -147,7 +147,7 @@ class Partition:
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> "Partition":
-        """Reads what `save` wrote.
+        """Reads a file that `save` wrote.
 
         Raises:
           ValueError: It is not such a file, or a damaged one.
@@ -174,7 +174,7 @@ class Partition:
 
 
 def starts(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns [len(sizes) + 1] int64: where parts of these sizes, end to end, begin and end."""
+    """Returns [len(sizes) + 1] int64, the bounds of parts of these sizes, end to end."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
@@ -183,7 +183,7 @@ def joined(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the parts of all clients end to end, [n] int64, and their offsets, [I + 1] int64.
 
-    It refuses parts that `check` refuses, such as those that are not of integers or of rank 1.
+    Parts that `check` refuses are refused, such as floats or arrays of another rank.
     """
     arrays = checks.arrays(parts, what)
     if not arrays:
@@ -196,12 +196,12 @@ def joined(
 
 
 def parted(values: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Returns the part of each client, a view: what `joined` put end to end."""
+    """Returns a view of each client's part; the inverse of `joined`."""
     return tuple(values[a:b] for a, b in itertools.pairwise(offsets))
 
 
 def by_owner(owner: np.ndarray, num_clients: int) -> tuple[np.ndarray, ...]:
-    """Returns for each client the ascending indices of what it owns; -1 is nobody."""
+    """Returns the ascending indices of each client's items, by their owners; -1 is nobody."""
     order = np.argsort(owner, kind="stable")
     return parted(order, np.searchsorted(owner[order], np.arange(num_clients + 1)))
 

@@ -1,4 +1,4 @@
-"""Which training examples are held out for validation."""
+"""The draw of training examples that are held out for validation."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
-"""Tables, of which a column says whose row it is: read, made features of, split.
+"""Tables in which a column names the client of each row: reading, features, split.
 
-The choices of the settings are here, so that flags are made without pyarrow.
+The choices of the settings are here, so flags are made without pyarrow.
 """
 
 ENCODINGS = ("one_hot", "codes")

@@ -1,4 +1,4 @@
-"""Clients from a table, of which a column says whose row it is."""
+"""Clients from a table in which a column names the client of each row."""
 
 import os
 from collections import Counter
@@ -50,15 +50,15 @@ def from_table(
 ) -> ClientData:
     """Returns clients with the rows of a table: each value of a column is a client.
 
-    Numbers are standardised and categories become ones and zeros; `preprocessing` of the clients
-    says how, and exported models take the columns as the table has them. Only the
-    labels of test rows are read, for the set of classes.
+    Numbers are standardised and categories become ones and zeros. The clients' `preprocessing` has
+    the values, and exported models take the columns of the table. Only the labels of test rows are
+    read, for the set of classes.
 
     Args:
       table: The path of a CSV or Parquet file, a frame of pandas, a table of pyarrow, or a
         dictionary of columns.
-      client: The column that says whose row it is, by whole numbers or text, which are the clients'
-        names. In a file of text they are as they are written there: 01 and 1 are two.
+      client: The column with the client of each row, whole numbers or text, which are the clients'
+        names. A text file keeps their spelling: 01 and 1 are two clients.
       label: The column to predict, or several of them. For classification its values, whole numbers
         or text, are the classes; for several labels each column has 0 and 1.
       features: The columns to predict from; None for all others. They are of numbers, truth values
@@ -69,24 +69,24 @@ def from_table(
       time: The column by which `test="last"` orders the rows of a client, of numbers, times or text
         as in ISO 8601; it is no feature.
       task: The task, as in `SplitModel`.
-      missing: How rows that lack a value are treated: they are refused; a number is the mean, and
-        a category one that no training row has (mean); or the rows are left out (drop).
+      missing: The treatment of missing values: refuse; mean (a number becomes the mean, a category
+        one that no training row has); or drop (the row is left out).
       categories: Columns of numbers that are categories; columns of text always are.
       encoding: The encoding of categories: one_hot, or codes for a body that begins with an
         Embedding. All features are categories then, and examples int32 [n, number of features].
-      min_rows: How many rows a client must have, at least 2.
-      small_clients: How clients are treated that have fewer, or that have no training row or no
-        test row: refuse, drop, or merge into one client, others.
+      min_rows: The least number of rows of a client, at least 2.
+      small_clients: The treatment of clients with fewer rows, or without a training or a test row:
+        refuse, drop, or merge into one client, others.
       label_space: As in `from_arrays`.
       seed: The seed of the draw of test rows.
-      preprocessing: That of clients whom these are to join or to follow, which also numbers their
-        classes; what else says what features are is then not read.
+      preprocessing: The preprocessing of clients that these join or follow. It also numbers the
+        classes, and replaces all other arguments about features.
       separator: The character between the cells of a CSV file; auto for the one in its header.
       decimal: The character before the fractions of numbers in a CSV file, "." or ","; auto for a
         comma where cells such as 0,5 have one.
 
     Raises:
-      TypeError: `table` is something else.
+      TypeError: `table` has another class.
       ValueError: The table cannot be read, lacks a column or a value, or has too few rows of a
         client; or an argument has a value that it does not take.
     """

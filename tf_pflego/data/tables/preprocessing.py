@@ -47,7 +47,7 @@ class Column:
 
     @property
     def dtype(self) -> np.dtype:
-        """That of the values which an exported model takes."""
+        """The dtype of the column in an exported model."""
         if self.categories is None:
             is_far = abs(self.mean) > _FAR * self.deviation
             return np.dtype(np.float64 if is_far else np.float32)
@@ -61,7 +61,7 @@ class Preprocessing:
     Attributes:
       columns: The columns, in the order of the features.
       encoding: The encoding of categories: one_hot or codes.
-      missing: How a missing value is treated: refuse, mean (a number is the mean, a category
+      missing: The treatment of a missing value: refuse, mean (a number becomes the mean, a category
         one that no training row has) or drop (the row is left out).
       class_names: The classes of the rows, in the order of their numbers; None if there are none.
     """
@@ -78,7 +78,7 @@ class Preprocessing:
 
     @classmethod
     def of_json(cls, written: Mapping[str, Any]) -> Preprocessing:
-        """Returns that whose fields were written; ValueError, TypeError or KeyError if none was."""
+        """Returns the preprocessing with these fields; raises ValueError, TypeError or KeyError."""
         columns = []
         for column in written["columns"]:
             categories = column["categories"]
@@ -94,11 +94,11 @@ class Preprocessing:
 
     @property
     def num_codes(self) -> tuple[int, ...]:
-        """How many codes each column of categories has, with 0; what an Embedding takes."""
+        """The number of codes of each column of categories, with 0, for an Embedding."""
         return tuple(1 + len(column.categories or ()) for column in self.columns)
 
     def examples(self, table: pa.Table) -> np.ndarray:
-        """Returns what a table's columns become, [N, F] float32 or int32, in a file."""
+        """Returns the features of a table's columns, [N, F] float32 or int32, in a file."""
         writer = file_arrays.Writer()
         one_hot = self.encoding == "one_hot"
         width = sum(len(one.categories or ".") if one_hot else 1 for one in self.columns)
@@ -203,7 +203,7 @@ def _categories(array, name, encoding):
 
 
 def _refuse_no_categories(array, name):
-    """Raises ValueError if a column of text is mostly numbers, or a text of its own in each row."""
+    """Raises ValueError if a column of text is mostly numbers, or differs in nearly every row."""
     found = reading.distinct(array)
     words = [text for text in found if not _NUMBER.fullmatch(text)]
     remedy = f"or name {name!r} in `categories` if each of them is one."

@@ -1,8 +1,8 @@
 """Raw columns on their way into a model that has left a run: each is an input by its name.
 
-Numbers are float32, or float64 where they are far from 0 for their deviation; text is text, and
-numbers that are categories are int64. The operations are
-those that TFLite has itself, where text is compared and not looked up.
+Numbers are float32, or float64 if they are far from 0 for their deviation; text is text, and
+numbers that are categories are int64. The operations are TFLite's own; they compare text and look
+up nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def raw(preprocessing: Preprocessing, examples: np.ndarray) -> dict[str, tf.Tens
 
 
 def examples(preprocessing: Preprocessing, *columns: tf.Tensor) -> tf.Tensor:
-    """Returns [n, F], what the inputs become."""
+    """Returns [n, F], the features of the inputs."""
     parts = []
     for column, values in zip(preprocessing.columns, columns, strict=True):
         if column.categories is None:
@@ -71,7 +71,7 @@ def examples(preprocessing: Preprocessing, *columns: tf.Tensor) -> tf.Tensor:
 
 
 def keras_inputs(preprocessing: Preprocessing) -> tuple[dict[str, Any], Any]:
-    """Returns the inputs of a Keras model, and what its layers of preprocessing make of them."""
+    """Returns the inputs of a Keras model, and the features from its preprocessing layers."""
     layers, ops, named, parts = tf.keras.layers, getattr(tf.keras, "ops", tf), {}, []
     for name, column in inputs(preprocessing).items():
         dtype = _dtype(column).name

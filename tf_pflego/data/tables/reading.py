@@ -1,4 +1,4 @@
-"""Tables as they come, files or objects of other libraries, as columns of plain values."""
+"""Tables from files or objects of other libraries, as columns of plain values."""
 
 import codecs
 import contextlib
@@ -43,8 +43,8 @@ def read(
 ) -> pa.Table:
     """Returns a file's rows, a frame's of pandas, a table's of pyarrow or a dictionary's.
 
-    Columns of a file of text of which `is_text` is true by their names stay as they are written;
-    of others the cells say whether they are of numbers. The `separator` and the `decimal` are as in
+    In a text file, columns for whose names `is_text` is true stay as they are written; the cells of
+    others decide whether they are numbers. The `separator` and the `decimal` are as in
     `from_table`. An index of pandas is no column.
     """
     name = "`table`"
@@ -166,7 +166,7 @@ def _of_file(path, is_text, separator, decimal):
 
 
 def _has_decimal_commas(cells):
-    """Returns whether all are numbers, some with a comma that is none of thousands."""
+    """Returns whether all are numbers, some with a comma that cannot separate thousands."""
     number = r"^\s*[-+]?\d*(,\d+)?([eE][-+]?\d+)?\s*$"
     thousands = r"^\s*[-+]?(\d+|[1-9]\d{0,2},\d{3})\s*$"
     cells = cells.unique()
@@ -177,7 +177,7 @@ def _has_decimal_commas(cells):
 
 
 def _header(path):
-    """Returns the beginning of a file of text, in which its first row is."""
+    """Returns the beginning of a text file, with its first row."""
     with pa.input_stream(path) as stream:
         head = stream.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
     row = re.split(b"[\r\n]", head, maxsplit=1)[0]
@@ -193,7 +193,7 @@ def _header(path):
 def column(table: pa.Table, name: Any, argument: str) -> pa.ChunkedArray:
     """Returns a column that the user names in an argument: numbers, text or truth values.
 
-    A float that is no number becomes a missing one. Times stay where rows are ordered by them.
+    NaN becomes a missing value. Times stay if rows are ordered by them.
     """
     if not isinstance(name, str) or not table.schema.get_all_field_indices(name):
         columns = table.column_names
@@ -308,9 +308,9 @@ def _whole(array, name, remedy):
 
 
 def distinct(array: pa.ChunkedArray) -> list[Any]:
-    """Returns the different values of a column, ascending, without what is missing.
+    """Returns the different values of a column, ascending, without missing ones.
 
-    Text that is whole numbers throughout ascends as these do.
+    If all texts are whole numbers, they are ordered as numbers.
     """
     found = array.unique().drop_null().to_pylist()
     if array.type == pa.string() and all(map(_WHOLE.fullmatch, found)):
@@ -319,7 +319,7 @@ def distinct(array: pa.ChunkedArray) -> list[Any]:
 
 
 def positions(array: pa.ChunkedArray, among: list[Any]) -> np.ndarray:
-    """Returns [N] int32, the position of each value among some; -1 if it is none of them."""
+    """Returns [N] int32, the position of each value among some; -1 if it is absent."""
     of_all = pa.array(among, array.type)
     return pc.fill_null(pc.index_in(array, value_set=of_all), -1).to_numpy()
 

@@ -1,4 +1,4 @@
-"""Which rows of a table belong to which client, and which of them are for its test."""
+"""The split of a table's rows by client, and into training and test rows."""
 
 import contextlib
 import itertools
@@ -19,7 +19,7 @@ _OF_TEST = {"true": True, "1": True, "test": True, "false": False, "0": False, "
 
 
 def kind_of_test(test: Any) -> tuple[str, Any]:
-    """Returns how test rows are chosen: random or last with a share, or column with its name."""
+    """Returns the choice of test rows: random or last with a share, or column with its name."""
     kind, _, rest = test.partition(":") if isinstance(test, str) else ("random", "", test)
     if kind == "column" and rest:
         return kind, rest
@@ -65,7 +65,7 @@ def drawn(
 
 
 def _moments(array, name):
-    """Returns a column in the order of time: text becomes the moments that it says."""
+    """Returns a column that orders rows by time; text is read as times."""
     if array.type != pa.string():
         return array
     for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):
@@ -79,7 +79,7 @@ def _moments(array, name):
 
 
 def said(array: pa.ChunkedArray, name: str) -> np.ndarray:
-    """Returns [N] bool, which rows are for the test by a column that says so."""
+    """Returns [N] bool, the test rows by a column that marks them."""
     reading.refuse_missing(array, name)
     kinds = reading.distinct(array)
     wrong = [kind for kind in kinds if str(kind).lower().removesuffix(".0") not in _OF_TEST]
@@ -100,9 +100,9 @@ def without_small(
     small_clients: str,
     client: str,
 ) -> tuple[np.ndarray, list[str]]:
-    """Returns the owners, -1 for nobody, and the names, when clients with few rows are dealt with.
+    """Returns the owners, -1 for nobody, and the names, after the treatment of small clients.
 
-    Where the test rows are known already, a client needs rows of both kinds.
+    If the test rows are known already, a client needs rows of both kinds.
     """
     try:
         client_names.checked(names, len(names))

@@ -16,9 +16,9 @@ _FEW_CLASSES = 50
 def of(
     table: pa.Table, labels: Sequence[str], task: str, known: tuple[str, ...] | None = None
 ) -> tuple[np.ndarray, int, tuple[str, ...]]:
-    """Returns the labels of all rows, how many outputs they are for, and the outputs' names.
+    """Returns the labels of all rows, the number of outputs, and the outputs' names.
 
-    The classes are those that are `known`, or else those that there are.
+    The classes are the `known` ones, or else all that occur.
     """
     for name in labels:
         reading.refuse_missing(table[name], name)

@@ -1,13 +1,13 @@
 """A Keras model as a pure function of its trainable weights and of the examples.
 
-The model is traced, together with the gradient that TensorFlow gives it. In the traced graph
-every weight becomes a constant, and the constants of the trainable weights, theta, become
-arguments. The remaining graph has no variable in it: it serves inside tf.function and in TFF
-computations, for Keras 2 and 3 alike, whatever the model does inside loops and nested functions.
+The model is traced, together with its gradient by TensorFlow. In the traced graph every weight
+becomes a constant, and the constants of the trainable weights, theta, become arguments. The
+remaining graph has no variable: it serves inside tf.function and in TFF computations, for Keras 2
+and 3 alike, also with loops and nested functions in the model.
 
-A model that computes otherwise in training than in inference is traced for both. In training its
-batch normalisation uses the statistics of the batch. In inference theta has the statistics too,
-after the weights: this is how both are told apart.
+A model that computes something else in training than in inference is traced for both. In training
+its batch normalisation uses the statistics of the batch. In inference theta has the statistics too,
+after the weights, which tells the two apart.
 
 Two limits: only first derivatives by theta are right for every model, and XLA does not compile a
 body that has a loop in it, as recurrent layers have.
@@ -43,14 +43,14 @@ class Body:
       feature_shape: (M,) or (T, M).
       example_shape: Shape of one example.
       example_dtype: tf.int32 if the model's Input takes integers, else tf.float32.
-      bytes_per_example: Size of all that the model computes from one example. For loops and nested
-        functions, only their inputs and outputs are counted.
+      bytes_per_example: Bytes of all that the model computes from one example. For loops and nested
+        functions, only inputs and outputs are counted.
       saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`; sizes that depend on
         the number of examples are unknown.
-      has_loops: Whether there are loops among what it computes, which save variants.
-      lookups: The rows that it looks up by integers of the examples.
-      scales: Whether it makes the numbers of examples smaller, by a layer Rescaling or
-        Normalization, before any Rescaling that makes them larger.
+      has_loops: Whether the model has loops, which save variants.
+      lookups: The lookups of rows by integers of the examples.
+      scales: Whether a layer Rescaling or Normalization makes the examples' numbers smaller, before
+        any Rescaling that makes them larger.
     """
 
     def __init__(self, model: tf.keras.Model, example_shape: Sequence[int] | None = None):
@@ -85,7 +85,7 @@ class Body:
 
     @property
     def keras_model(self) -> tf.keras.Model:
-        """The model that it was made from."""
+        """The original model."""
         return self._cloning.model
 
     @property
@@ -95,7 +95,7 @@ class Body:
 
     @property
     def is_live(self) -> bool:
-        """Whether it computes otherwise in training than in inference."""
+        """Whether it computes something else in training than in inference."""
         return self._training is not self._inference
 
     def __call__(
@@ -118,7 +118,7 @@ class Body:
     def forward(
         self, theta: Sequence[tf.Tensor], examples: tf.Tensor, seed: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, list]:
-        """Returns the same features and what `backward` needs of this pass."""
+        """Returns the same features and the values of this pass that `backward` needs."""
         passes, weights, more = self._passes(theta, seed)
         return passes.forward(weights, more, examples)
 
@@ -130,7 +130,7 @@ class Body:
         features_gradient: tf.Tensor,
         seed: tf.Tensor | None = None,
     ) -> list:
-        """Returns the gradient by theta, from that by the features that `forward` has given."""
+        """Returns the gradient by theta from the gradient by the features of `forward`."""
         passes, weights, more = self._passes(theta, seed)
         return passes.backward(weights, more, examples, saved, features_gradient)
 
@@ -180,7 +180,7 @@ class Body:
         return Body(tf.keras.Model(inputs, part(copy(inputs)), name=f"{copy.name}_and_part"))
 
     def refuse_lambda_layers(self, what: str) -> None:
-        """Raises ValueError if the model has layers that hold code; `what` would have them."""
+        """Raises ValueError if the model has layers that hold code; `what` names the copy."""
         self._cloning.refuse_lambda_layers(what)
 
 
@@ -193,7 +193,7 @@ def _scales(model):
 
 
 class _Passes:
-    """The passes through a body, as functions that TensorFlow traces where it needs them.
+    """The passes through a body, as functions that TensorFlow traces when it needs them.
 
     All take theta and `more`: the seed in training, or the statistics in inference.
     """
@@ -206,7 +206,7 @@ class _Passes:
         )
 
     def __reduce__(self):
-        """Another process needs the graphs alone; it traces the functions anew."""
+        """Another process needs only the graphs; it traces the functions anew."""
         return type(self), (self.parts,)
 
 

@@ -1,4 +1,4 @@
-"""Copies of a Keras model with other weights, made from the configurations of its layers."""
+"""Copies of a Keras model with other weights, from the configurations of its layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 class Cloning:
     """Copies a model from its configuration, when a copy is asked for.
 
-    The weights that are not trainable have the values of when this was made, but for `statistics`.
+    The weights that are not trainable keep their values from now, except `statistics`.
     """
 
     def __init__(self, model: tf.keras.Model, example: tf.TensorSpec, statistics: Sequence[Any]):
@@ -53,7 +53,7 @@ class Cloning:
         return copy
 
     def refuse_lambda_layers(self, what: str) -> None:
-        """Raises ValueError if there are any; `what` would have them."""
+        """Raises ValueError if there are Lambda layers; `what` names the copy."""
         if self._lambda_layers:
             raise ValueError(
                 f"`body` must have no Lambda layer for {what}, since Keras makes none from its "

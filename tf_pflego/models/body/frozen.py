@@ -1,7 +1,7 @@
-"""The frozen part of a Keras body: the largest part that comes before all that is trained.
+"""The frozen part of a Keras body: the largest part before all trained weights.
 
 It ends in one tensor through which all paths from the examples to the features pass, with no weight
-below it that is trained. What it makes of an example never changes, so it can be computed once. A
+below it that is trained. Its output for an example never changes, so it can be computed once. A
 model that is a layer of the body, as a backbone, is frozen as a whole or not at all.
 """
 
@@ -19,7 +19,7 @@ import tensorflow as tf
 from tf_pflego.models.body.body import Body
 from tf_pflego.models.body.live import Live
 
-# Of the activations of all layers of a block, a pass without gradient holds a few at a time.
+# A pass without gradient holds the activations of a few layers of a block at a time.
 _BLOCK_BYTES, _MOST_IN_BLOCK = 2**29, 4096
 
 
@@ -72,13 +72,13 @@ class Frozen:
     """The frozen part of a body.
 
     Attributes:
-      model: The function from examples, as models take them, to what the trained part takes.
-      shape: Shape of what the trained part takes for one example.
+      model: The function from examples to the inputs of the trained part.
+      shape: Shape of one input of the trained part.
       example_shape: Shape of one example.
       example_dtype: tf.int32 or tf.float32.
       scales: As of `Body`.
       first_strange: As of `Lookups`.
-      block: How many examples pass it at once.
+      block: The number of examples that pass it at once.
     """
 
     def __init__(self, model: tf.keras.Model, body: Body):
@@ -96,7 +96,7 @@ class Frozen:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Tells this function from others, whatever Keras has called its layers.
+        """The digest of this function, whatever names Keras has given its layers.
 
         Code of a user's own is not looked into: with it, the digest is this object's alone.
         """
@@ -145,7 +145,7 @@ def _node_of(tensor):
 
 
 def _count(nodes, holds):
-    """Returns for how many of the first nodes something holds."""
+    """Returns the number of first nodes that fulfil a condition."""
     return next((place for place, node in enumerate(nodes) if not holds(node)), len(nodes))
 
 

@@ -1,7 +1,7 @@
 """Traced graphs as data: their variables become constants, and parts of them are called.
 
-Parts of TensorFlow that are not public are imported where they are used: at the head of the
-module it would start TensorFlow at once, for which the program waits until it needs it
+Parts of TensorFlow that are not public are imported inside functions: at the head of the module
+they would start TensorFlow at once, which the program defers until it needs it
 (`tf_pflego.system.deferred`).
 """
 
@@ -174,7 +174,7 @@ def call(graph_def, arguments: dict[str, tf.Tensor], outputs: Sequence[str]) -> 
 
 
 def data_inputs(node) -> list[str]:
-    """Returns the inputs of a node of a graph that carry a tensor, which control edges do not."""
+    """Returns the inputs of a node of a graph that carry a tensor, without control edges."""
     return [source for source in node.input if not source.startswith("^")]
 
 

@@ -1,7 +1,7 @@
-"""Layers that compute otherwise in training than in inference: batch normalisation and dropout.
+"""Layers that differ between training and inference: batch normalisation and dropout.
 
-While a body is traced for training, these take the place of what Keras does, so that nothing is
-left but a function of theta, the examples and a seed. Batch normalisation uses the mean and the
+While a body is traced for training, these replace Keras' own computation, so that only a function
+of theta, the examples and a seed is left. Batch normalisation uses the mean and the
 variance of the batch and changes no variable; dropout draws its mask from the seed of the client.
 """
 

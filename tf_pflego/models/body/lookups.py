@@ -1,6 +1,6 @@
-"""The integers that a body can look up: an Embedding has rows for some, and for no others.
+"""The integers that a body can look up: an Embedding has a limited number of rows.
 
-Without a check, TensorFlow ends a run in the middle of a round, or on a GPU takes zeros.
+Without a check, TensorFlow would end a run during a round, or take zeros on a GPU.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Lookups:
                     self._tensors += [table, places]
 
     def first_strange(self, examples: np.ndarray) -> Strange | None:
-        """Returns the first of some examples, [n, ...] int32, that asks for a row there is not."""
+        """Returns the first of some examples, [n, ...] int32, that asks for a missing row."""
         if not self._tensors:
             return None
         looked_up = self._function()
@@ -57,7 +57,7 @@ class Lookups:
         return None
 
     def _function(self):
-        """Returns a function from examples to each table and what is looked up in it."""
+        """Returns a function from examples to each table and the integers looked up in it."""
         needed = graphs.ancestors(self._parts.forward, self._tensors, self._arguments)
         graph_def = graphs.part(self._parts.forward, needed)
 

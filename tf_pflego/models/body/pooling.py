@@ -1,4 +1,4 @@
-"""The gradient of max pooling: by the fastest kernel, and with as little as possible after it.
+"""The gradient of max pooling by the fastest kernel, with little work after it.
 
 A window passes its gradient to one element, its largest. So the gradients of the ReLU and of the
 bias that come before the pooling can be taken from what was pooled, which is several times smaller.
@@ -49,7 +49,7 @@ def pull_back_rectified(graph_def) -> None:
 
     An element that a window has chosen is above 0 if and only if the window's maximum is, so that
     a ReLU lets the same gradients through on either side, bit for bit. The gradient of a bias is
-    their sum over all elements, which is that over all windows.
+    their sum over all elements, which is the sum over all windows.
     """
     by_name = {node.name: node for node in graph_def.node}
     sources = [source for node in graph_def.node for source in graphs.data_inputs(node)]

@@ -1,4 +1,4 @@
-"""ReLU of what a product gives, such that a NaN stays one on every engine.
+"""ReLUs of products that keep NaN on every engine.
 
 TensorFlow's optimiser of graphs joins a product, its bias and the ReLU that follows into one
 operation, which takes a NaN for 0, as the operation ReLU alone does not. The worker of TensorFlow

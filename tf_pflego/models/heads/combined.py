@@ -1,4 +1,4 @@
-"""Heads of several clients, combined for each of them by how much their features have in common."""
+"""Heads of several clients, combined for each by the similarity of their features."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def by_class(features: tf.Tensor, client: Client, count: int) -> tuple[tf.Tensor
 
 
 def moments(features: tf.Tensor, members: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns of n examples the shares p [C] of the classes, h [C, M], and the variance v [].
+    """Returns for n examples the shares p [C] of the classes, h [C, M], and the variance v [].
 
     `members` [n, C] is 1 at the class of each. h has p times the mean features [n, M] of a class,
     and v is (mean of |phi|^2 - |h|^2) / n, the variance of h.
@@ -35,7 +35,7 @@ def combined(
 
     Client i weighs client j's by the a_ij, at least 0 and of sum 1, of the least
     sum_j a_ij^2 v_j + |h_i - sum_j a_ij h_j|^2, for h [r, C, M] and v [r]. A row is the mean over
-    those that have its class, `present` [r, C]; if none of them counts, it stays.
+    clients that have its class, `present` [r, C]; if none of them counts, it stays.
     """
     h = tf.cast(tf.reshape(means, [tf.shape(means)[0], -1]), tf.float64)
     gram = tf.linalg.matmul(h, h, transpose_b=True)

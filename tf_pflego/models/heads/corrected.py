@@ -1,4 +1,4 @@
-"""A head that follows a shared one as far as a gate lets it, plus a correction of its own.
+"""A head that is a gate times a shared head, plus its own correction.
 
 A client's rows of the shared head V [C, M + 1], which is fixed here, are R = S V, [K, M + 1].
 With a gate g in [0, 1] and a correction U [K, M + 1], its head is W = g R + U.
@@ -7,8 +7,8 @@ With a gate g in [0, 1] and a correction U [K, M + 1], its head is W = g R + U.
     F(U, g) = l(g R + U) + (lambda_i / 2) |U|^2
 
 where l is the client's mean loss; for X, Z and E see `models.heads.objective`. With classes, the
-penalty grows with the shared head's knowledge of them, lambda_i = lambda max(1, l(0) / l(R))^p: the
-less is left to correct, the more would a correction fit only the client's few examples. With
+penalty grows with the shared head's knowledge of them, lambda_i = lambda max(1, l(0) / l(R))^p: if
+little is left to correct, a correction would mostly fit the client's few examples. With
 Z = R X^T the logits are g Z + U X^T, so that Z is computed once. A step with rates b and c is
 
     U <- (U - b E X) / (1 + b lambda_i),  g <- min(max(g - c sum_kj E_kj Z_kj, 0), 1)
@@ -16,7 +16,7 @@ Z = R X^T the logits are g Z + U X^T, so that Z is computed once. A step with ra
 where the same errors E serve both. It is a gradient step on l, followed by the proximal step of the
 penalty and of the interval.
 
-How long a step may be: the Hessian of the loss in the logits is at most h, which is 1/2 for the
+The bound of a step: the Hessian of the loss in the logits is at most h, which is 1/2 for the
 cross-entropy of classes. The curvature of F in U alone is therefore at most h A + lambda, where A
 is the mean of |x|^2 over the rows of X, and the curvature in g alone is at most h B, where B is the
 mean of |z|^2 over the examples; with classes it is the mean of |z - mean of z|^2, since what all

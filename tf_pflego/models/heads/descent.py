@@ -49,7 +49,7 @@ def minimize(
 
 
 def are_none(steps: int | tf.Tensor) -> bool:
-    """Returns whether it is known, while a graph is being built, that there are no steps."""
+    """Returns whether `steps` is known to be 0 while a graph is being built."""
     return not tf.is_tensor(steps) and steps == 0
 
 

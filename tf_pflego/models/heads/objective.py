@@ -70,12 +70,12 @@ class HeadObjective:
 
     @property
     def is_constant(self) -> bool:
-        """Whether no head can change the loss, as with one class, of which each example is."""
+        """Whether no head can change the loss, as with a single class."""
         return self.rows == 1 and self.task.is_softmax
 
     @property
     def is_of_two_classes(self) -> bool:
-        """Whether the difference of the two rows of a head says it all."""
+        """Whether the loss depends only on the difference of the two rows of a head."""
         return self.rows == 2 and self.task.is_softmax and not self._penalty
 
     def errors(self, head: tf.Tensor) -> tf.Tensor:
@@ -112,7 +112,7 @@ class HeadObjective:
         """Returns [] L, a Lipschitz constant of dl/dW; None if the task's loss has none.
 
         It is the bound of the loss' second derivatives in the logits times the largest eigenvalue
-        of X^T X / n, and the penalty.
+        of X^T X / n, plus the penalty.
         """
         if self.task.outputs_first.bound is None:
             return None

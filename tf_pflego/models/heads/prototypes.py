@@ -8,13 +8,13 @@ _NEVER = -1e4  # The logit of a class of which a client has no example.
 
 
 def class_sums(features: tf.Tensor, classes: tf.Tensor, count: int) -> tf.Tensor:
-    """Returns [count, M + 1]: of each class the sum of its features, and how many there are."""
+    """Returns [count, M + 1]: for each class the sum of its features, and their number."""
     with_ones = tf.pad(features, [(0, 0), (0, 1)], constant_values=1.0)
     return tf.math.unsorted_segment_sum(with_ones, classes, count)
 
 
 def class_means(features: tf.Tensor, classes: tf.Tensor, count: int) -> tf.Tensor:
-    """Returns [count, M + 1]: of each class the mean of its features, and 1; 0 without any."""
+    """Returns [count, M + 1]: for each class the mean of its features, and 1; 0 without any."""
     sums = class_sums(features, classes, count)
     return tf.math.divide_no_nan(sums, sums[:, -1:])
 

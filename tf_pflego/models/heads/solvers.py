@@ -67,7 +67,7 @@ def solve(
 def automatic_rate(
     objective: HeadObjective, head: tf.Tensor, solver: str, largest: float | tf.Tensor
 ) -> tf.Tensor:
-    """Returns [] a learning rate for `solve` that nobody has to tune: min(1/c, largest).
+    """Returns [] a learning rate for `solve` that needs no tuning: min(1/c, largest).
 
     Here c is the curvature of the loss at `head`. Proposition 2 asks for a rate below 2/L, where L
     bounds the curvature at any head. But if a client is sure of most of its predictions, L is so
