@@ -52,8 +52,7 @@ class ClientData:
         else 0 .. K_i - 1.
       class_names: The names of the global classes, in their order; None for their numbers.
       identities: [I] int64, a number per client that seeds its random draws. It stays with the
-        client when others join or leave, which changes the clients' positions. The default is 0 ..
-        I - 1.
+        client when others join or leave, which changes its position. The default is 0 .. I - 1.
       all_examples: The number of training examples (with uniform weights, clients) of the
         federation, if these clients are a part of it, as on one machine of several; None if they
         are all.
