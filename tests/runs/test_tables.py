@@ -85,7 +85,10 @@ def test_other_rows_are_refused(table, output, capsys):
     *_, said = refused.stderr.splitlines()
     assert "the clients of --table must be the clients of the run in" in said
     assert "3 of 3 are not, the first is client 1224. Give the run's clients" in said
-    with pfl.load_run(output) as run, pytest.raises(ValueError, match="of `table` must be those"):
+    with (
+        pfl.load_run(output) as run,
+        pytest.raises(ValueError, match="of `table` must be the clients"),
+    ):
         run.clients  # noqa: B018
     assert contents(output) == before
     # A directory of somebody else does not have it read without knowing what is in it.

@@ -9,7 +9,7 @@ from tf_pflego.system import values
 
 
 class Role(enum.Flag):
-    """What a setting is about."""
+    """The facts of a setting that runs, sweeps and federations go by."""
 
     TRAINING = 0  # says how the method trains
     PLACE = enum.auto()  # says where things are and how they are kept; makes no run another run
@@ -56,7 +56,7 @@ def setting(
       read_with: (name of another setting, values) if it is read only while the other has one of
         these values; with None for the values, while the other is not empty.
       replaces: The name of another setting that is not read if this one is not empty.
-      role: What it is about.
+      role: The facts that runs, sweeps and federations go by.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     metadata = {

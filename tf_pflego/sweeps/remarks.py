@@ -1,4 +1,4 @@
-"""What is said of a sweep: which method comes out best, how sure that is, and what is lacking."""
+"""Sentences about a sweep: the best method, how sure its lead is, and the comparison's gaps."""
 
 import dataclasses
 import math
@@ -61,7 +61,7 @@ def warnings(sweep: Contents) -> list[str]:
         if not runs_of(sweep, cell):
             missing.append(name)
         for rate in rates_left(cell):
-            left.setdefault(rate, []).append(cell.algorithm)
+            left.setdefault(rate, []).append(cell.settings["algorithm"])
         if not cell.choices:
             continue
         tried, planned = tried_of(sweep, cell)
@@ -104,9 +104,10 @@ def rates_left(cell: Cell) -> list[str]:
     A server that is not adaptive takes the mean of what clients send, by a rate of 1, which is no
     default that one would tune.
     """
-    if cell.algorithm not in algorithms.REGISTRY:
+    method = cell.settings["algorithm"]
+    if method not in algorithms.REGISTRY:  # It is a user's, whose file may be gone.
         return []
-    fields = {one.name: one for one in dataclasses.fields(algorithms.REGISTRY[cell.algorithm][0])}
+    fields = {one.name: one for one in dataclasses.fields(algorithms.REGISTRY[method][0])}
     given = cell.settings.keys() | cell.choices.keys()
     rates = {name for name in fields if name.endswith("_learning_rate")}
     if "server_optimizer" in fields:
