@@ -80,12 +80,18 @@ def learnt(simulation):
     ],
 )
 @pytest.mark.parametrize("method", ["pflego", "fedavg"])
-def test_a_run_learns_what_it_does_without(method, place, clients, model, hidden, request):
+def test_a_run_learns_what_it_does_without(
+    method, place, clients, model, hidden, request, tmp_path
+):
     place = request.getfixturevalue("cluster") if place == "ray" else place
     with simulation_of(hidden, clients, method) as simulation:
         assert simulation.data.example_shape == SHAPE
         expected = learnt(simulation)
-    with simulation_of(model, clients, method, place) as simulation:
+    with (
+        feature_files.kept_in(tmp_path),
+        simulation_of(model, clients, method, place) as simulation,
+    ):
+        assert file_arrays.file_of(simulation.data.train.examples)
         assert simulation.data.example_shape == (NUM_FEATURES,)
         assert_near(learnt(simulation), expected, **NEAR)
 
