@@ -1,8 +1,8 @@
 """Features of frozen parts in files of a directory, which its later runs map into memory.
 
 The name of a file is the digest of all that its features were made of. The file has their rows,
-float32, and then a checksum of these bytes and of the name; any other is made again. Who may write
-to the directory is trusted.
+float32, and then a checksum of these bytes and of the name; any other is made again. Anybody who
+may write to the directory is trusted.
 """
 
 from __future__ import annotations
