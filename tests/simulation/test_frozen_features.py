@@ -9,7 +9,7 @@ from tests.comparison import assert_identical, assert_near
 from tests.conftest import build_method
 from tests.models.test_frozen import Own, backbone, sequential
 from tests.serving.test_client_models import clients_of
-from tf_pflego.simulation import frozen_features
+from tf_pflego.simulation import feature_files, frozen_features
 from tf_pflego.system import file_arrays, rows
 
 layers = tf.keras.layers
@@ -80,12 +80,18 @@ def learnt(simulation):
     ],
 )
 @pytest.mark.parametrize("method", ["pflego", "fedavg"])
-def test_a_run_learns_what_it_does_without(method, place, clients, model, hidden, request):
+def test_a_run_learns_what_it_does_without(
+    method, place, clients, model, hidden, request, tmp_path
+):
     place = request.getfixturevalue("cluster") if place == "ray" else place
     with simulation_of(hidden, clients, method) as simulation:
         assert simulation.data.example_shape == SHAPE
         expected = learnt(simulation)
-    with simulation_of(model, clients, method, place) as simulation:
+    with (
+        feature_files.kept_in(tmp_path),
+        simulation_of(model, clients, method, place) as simulation,
+    ):
+        assert file_arrays.file_of(simulation.data.train.examples)
         assert simulation.data.example_shape == (NUM_FEATURES,)
         assert_near(learnt(simulation), expected, **NEAR)
 
@@ -112,9 +118,9 @@ def test_features_that_do_not_fit_the_memory_are_in_a_file(simulation, model, cl
 
 def test_features_that_fit_nowhere_are_not_kept(model, clients, monkeypatch, caplog):
     monkeypatch.setattr(rows, "_SHARE", 0.0)
-    monkeypatch.setattr(frozen_features, "_SHARE_OF_DISK", 0.0)
+    monkeypatch.setattr(rows, "_SHARE_OF_DISK", 0.0)
     assert pfl.with_frozen_features(model, clients) == (model, clients)
-    assert "computed in each round: its features take" in caplog.text
+    assert "computed in each round: features of" in caplog.text
 
 
 @pytest.mark.lines("tff", "current")
@@ -180,10 +186,16 @@ def run(directory, model, clients, **settings):
     return pfl.run(config, clients=clients, model=model)["train_loss"]
 
 
-def test_a_run_goes_on_and_is_read_with_images(model, hidden, clients, tmp_path):
+def test_a_run_goes_on_and_is_read_with_images(model, hidden, clients, tmp_path, monkeypatch):
+    """A run that goes on, or begins again, does not compute the features again."""
+    blocks = computed(monkeypatch)
     loss = run(tmp_path / "hidden", hidden, clients, num_rounds=4)
     run(tmp_path / "kept", model, clients, num_rounds=2)
     assert run(tmp_path / "kept", model, clients, num_rounds=4, resume=True) == pytest.approx(loss)
+    run(tmp_path / "kept", model, clients, num_rounds=4, overwrite=True)
+    assert (len(blocks), frozen_features._kept) == (1, {})
+    expected = [np.load(tmp_path / name / "server.npz") for name in ("hidden", "kept")]
+    assert_near(*([leaves[name] for name in leaves] for leaves in expected), **NEAR)
     with pfl.load_run(tmp_path / "kept", clients=clients, model=model) as stored:
         of_client, _ = clients.test.of(1)
         assert_near([stored.client_model(1)(of_client)], [stored.predict()[1]], **NEAR)
@@ -253,11 +265,24 @@ class Scaled(layers.Layer):
         return super().get_config() | {"scale": self.scale}
 
 
-def test_code_of_ones_own_is_not_taken_for_other_code_of_the_same_name(clients, monkeypatch):
+@tf.keras.utils.register_keras_serializable("tests")
+def doubled(inputs):
+    return 2.0 * inputs
+
+
+@pytest.mark.lines("tff", "current")
+@pytest.mark.parametrize(
+    "own", [lambda: Scaled(1.0), lambda: layers.Conv2D(2, 3, activation=doubled, trainable=False)]
+)
+def test_code_of_ones_own_is_not_taken_for_other_code_of_the_same_name(
+    own, clients, monkeypatch, tmp_path
+):
+    """Its features are in no file, in which another process could find them."""
     blocks = computed(monkeypatch)
     for _ in range(2):
         tf.keras.utils.set_random_seed(2)
         pooled = layers.GlobalAveragePooling2D()
-        frozen = sequential(backbone(), Scaled(1.0), pooled, layers.Dense(4))
-        pfl.with_frozen_features(pfl.SplitModel(frozen, 3), clients)
-    assert len(blocks) == 2
+        frozen = sequential(backbone(), own(), pooled, layers.Dense(4))
+        with feature_files.kept_in(tmp_path):
+            pfl.with_frozen_features(pfl.SplitModel(frozen, 3), clients)
+    assert (len(blocks), [*tmp_path.iterdir()]) == (2, [])

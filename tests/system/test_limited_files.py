@@ -33,6 +33,7 @@ OTHERS = {
     "sweeps/processes.py": "a log that is written",
     "runs/run_directory.py": "metrics.jsonl, after a check that it is a plain file",
     "simulation/checkpoint.py": "manifests, after the same check",
+    "simulation/feature_files.py": "features, after the same check and by their checksum",
     "algorithms/own_methods.py": "the source of a user's own method",
     "data/datasets/office_home.py": "pictures of a data set",
     "data/datasets/organamnist.py": "a data set",

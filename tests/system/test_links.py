@@ -10,6 +10,7 @@ from tf_pflego.runs import run_directory
 from tf_pflego.runs.run_directory import RunDirectory, RunDirectoryError
 from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving import export
+from tf_pflego.simulation import feature_files
 from tf_pflego.system import durable
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
@@ -99,7 +100,7 @@ def test_a_lock_is_taken_when_another_process_removes_a_parent_meanwhile(tmp_pat
 @pytest.mark.parametrize("kind", ["link", "dangling link", "FIFO"])
 @pytest.mark.parametrize("how", [{}, {"overwrite": True}, {"resume": True}], ids=str)
 def test_a_run_has_no_links(kind, how, target, tmp_path):
-    for name in (*run_directory._FILES, *run_directory._STEPS):
+    for name in (*run_directory._FILES, *run_directory._STEPS, feature_files.NAME):
         directory = tmp_path / name.strip(".")
         directory.mkdir()
         put(kind, directory / name, target.parent if "." not in name[1:] else target)

@@ -30,6 +30,7 @@ from tf_pflego.runs import partition_file, reader
 from tf_pflego.runs.client_table import client_columns, new_client_columns
 from tf_pflego.runs.earlier_run import PREPROCESSING
 from tf_pflego.runs.reader import OWN_CLIENTS
+from tf_pflego.simulation import feature_files
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.simulation import Simulation
@@ -200,7 +201,7 @@ class RunDirectory:
     def _refuse_links(self):
         """Raises RunDirectoryError if a write or a rename would leave the run's directory."""
         for place in (self.path, *(self.path / name for name in _STEPS)):
-            for path in (place / name for name in (*_FILES, *_STEPS)):
+            for path in (place / name for name in (*_FILES, *_STEPS, feature_files.NAME)):
                 try:
                     mode = path.lstat().st_mode
                 except (FileNotFoundError, NotADirectoryError):

@@ -27,7 +27,7 @@ from tf_pflego.runs.progress import Progress
 from tf_pflego.runs.run_directory import TENSORBOARD, RunDirectory
 from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving.new_clients import NewClients
-from tf_pflego.simulation import engine_choice
+from tf_pflego.simulation import engine_choice, feature_files
 from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients, summarize
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.system import log, values
@@ -120,6 +120,8 @@ def run(
                 return directory.finished
         if run_config.start_from and not (directory is not None and directory.goes_on):
             earlier_run.refuse_another(run_config, configuration)
+        features = directory and directory.path / feature_files.NAME
+        closing.enter_context(feature_files.kept_in(features))
         return _Run(run_config, callbacks, between_steps, metrics, directory, elsewhere).to_its_end(
             clients, model, method, hyper_parameters, on_clients
         )

@@ -1,7 +1,7 @@
 """The outputs of the frozen part of a body for the clients' examples, computed once and kept.
 
-Runs of one process, such as a sweep's, share features in memory by the digests of the frozen part
-and of the examples.
+Features are known by the digests of the frozen part and of the examples. A run with a directory
+keeps them there (see `feature_files`), and runs of one process without any share them in memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import shutil
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -17,19 +16,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego import version
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.features import FeatureData
 from tf_pflego.data.model_inputs import as_model_inputs
 from tf_pflego.data.split import ClientSplit
 from tf_pflego.models.divided import divided
 from tf_pflego.models.split import SplitModel
+from tf_pflego.simulation import feature_files
 from tf_pflego.simulation.fitting import refuse_unfit_examples
-from tf_pflego.system import file_arrays, log, rows, texts, values
+from tf_pflego.system import durable, file_arrays, log, rows, texts, values
 
-# The part of the room that is free for temporary files which features may take.
-_SHARE_OF_DISK = 0.5
 # Features in memory by the digests of what made them, the last used at the end.
-_kept: dict[tuple[str, str], np.ndarray] = {}
+_kept: dict[str, np.ndarray] = {}
 
 
 def with_frozen_features(model: SplitModel, clients: ClientData) -> tuple[SplitModel, ClientData]:
@@ -38,9 +37,9 @@ def with_frozen_features(model: SplitModel, clients: ClientData) -> tuple[SplitM
     The frozen part, below which nothing of the body is trained, is computed here once for each
     example of all splits. Rounds then pass features alone through what is trained, to the same
     weights, and models that leave the run take raw examples as before. The features are in memory
-    if they take at most a quarter of what is available, and else in a file without a name in the
-    directory for temporary files. Both are returned as they are if the body has no frozen part, or
-    that directory has less than twice the room.
+    if they take at most a quarter of what is available, and else in files without a name in the
+    directory for temporary files; within a run that has a directory, they are in files there. Both
+    are returned as they are if the body has no frozen part, or there is no room for the features.
 
     Args:
       model: The model, of a functional or sequential body.
@@ -55,14 +54,11 @@ def with_frozen_features(model: SplitModel, clients: ClientData) -> tuple[SplitM
     part = divided(model)
     if part is model or isinstance(clients, FeatureData):
         return model, clients
-    needed, free = _bytes_of(part.frozen, clients), shutil.disk_usage(tempfile.gettempdir()).free
-    if not rows.fit_memory(needed) and needed > _SHARE_OF_DISK * free:
-        log.warning(
-            f"the frozen part of the body is computed in each round: its features take {needed} "
-            f"bytes, for which {tempfile.gettempdir()} has no room"
-        )
+    try:
+        return part, as_features(part, clients)
+    except file_arrays.NoRoomError as error:
+        log.warning(f"the frozen part of the body is computed in each round: {error}")
         return model, clients
-    return part, as_features(part, clients)
 
 
 def as_features(model: Any, clients: ClientData) -> ClientData:
@@ -71,64 +67,76 @@ def as_features(model: Any, clients: ClientData) -> ClientData:
     if frozen is None or isinstance(clients, FeatureData):
         return clients
     refuse_unfit_examples(frozen, clients)
-    log.debug(
-        f"computing the frozen part of the body for {texts.counted(clients.num_clients, 'client')}"
-    )
-    in_memory = rows.fit_memory(_bytes_of(frozen, clients))
+    count = sum(len(split.labels) for split in clients.splits.values())
+    in_memory = rows.fit_memory(count * math.prod(frozen.shape) * feature_files.DTYPE.itemsize)
     fields = {field.name: getattr(clients, field.name) for field in dataclasses.fields(clients)}
     for name, split in clients.splits.items():
-        features = _known(frozen, split.examples) if in_memory else _filed(frozen, split.examples)
+        features = _features(frozen, split.examples, in_memory)
         fields[name] = ClientSplit(features, split.labels, split.offsets)
     # Other processes are sent the features: what they could load is examples.
     return FeatureData(**fields | {"origin": None, "raw_test": clients.test})
 
 
-def _bytes_of(frozen, clients):
-    count = sum(len(split.labels) for split in clients.splits.values())
-    return count * math.prod(frozen.shape) * np.dtype(np.float32).itemsize
+def _features(frozen, examples, in_memory):
+    """Returns [N, *shape] float32, to which no one may write."""
+    digest, shape = _digest(frozen, examples), (len(examples), *frozen.shape)
+    features = durable.Blocks(shape, feature_files.DTYPE, _blocks(frozen, examples))
+    if not frozen.has_own_code:
+        stored = feature_files.stored(digest, features)
+        if stored is not None:
+            return stored
+    return _known(digest, features) if in_memory else _filed(features)
 
 
-def _known(frozen, examples):
-    """Returns [N, *shape] float32 in memory, which another run may have computed.
+def _known(digest, features):
+    """Returns features in memory, which another run may have computed.
 
-    No one may write to it. The oldest are dropped when all together would not fit.
+    The oldest are dropped when all together would not fit.
     """
-    key = frozen.digest, _digest(examples)
-    if key not in _kept:
-        features = np.empty([len(examples), *frozen.shape], np.float32)
-        while _kept and not rows.fit_memory(features.nbytes + _bytes_kept()):
+    array = _kept.pop(digest, None)
+    if array is None:
+        array = np.empty(features.shape, features.dtype)
+        while _kept and not rows.fit_memory(array.nbytes + _bytes_kept()):
             del _kept[next(iter(_kept))]
         start = 0
-        for block in _blocks(frozen, examples):
-            features[start : start + len(block)] = block
+        for block in features.blocks:
+            array[start : start + len(block)] = block
             start += len(block)
-        features.flags.writeable = False
-    else:
-        features = _kept.pop(key)
-    _kept[key] = features
-    return features
+        array.flags.writeable = False
+    _kept[digest] = array
+    return array
 
 
 def _bytes_kept():
     return sum(features.nbytes for features in _kept.values())
 
 
-def _digest(examples):
-    digest = hashlib.blake2b(repr((examples.shape, examples.dtype)).encode())
+def _digest(frozen, examples):
+    of = version.__version__, tf.__version__, frozen.digest, examples.shape, examples.dtype
+    digest = hashlib.blake2b(repr(of).encode(), digest_size=32)
     for some in rows.blocks(len(examples), examples[:1].nbytes):
         digest.update(np.ascontiguousarray(examples[some]))
     return digest.hexdigest()
 
 
-def _filed(frozen, examples):
-    """Returns [N, *shape] float32 in a file."""
+def _filed(features):
+    """Returns features in a file without a name."""
+    size, directory = math.prod(features.shape) * features.dtype.itemsize, tempfile.gettempdir()
+    if not rows.fit_disk(size, directory):
+        raise file_arrays.NoRoomError(
+            f"features of {size} bytes must fit half of what is free in {directory}; they do not. "
+            "Free some, or set the variable TMPDIR to a directory with more room."
+        )
     writer = file_arrays.Writer()
-    for block in _blocks(frozen, examples):
+    for block in features.blocks:
         writer.append(block)
     return writer.array()
 
 
 def _blocks(frozen, examples) -> Iterator[np.ndarray]:
+    log.debug(
+        f"computing the frozen part of the body for {texts.counted(len(examples), 'example')}"
+    )
     spec = tf.TensorSpec([None, *frozen.example_shape], frozen.example_dtype)
     features_of = frozen.function.get_concrete_function(spec)
     for start in range(0, len(examples), frozen.block):

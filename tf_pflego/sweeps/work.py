@@ -71,9 +71,11 @@ def make(
     """
     # This imports TensorFlow, which other processes that use this module do without.
     from tf_pflego.runs import build
+    from tf_pflego.simulation import feature_files
 
     outcomes = []
-    with build.shared_traces():
+    kept = feature_files.kept_in(root / feature_files.NAME, is_shared=True)
+    with build.shared_traces(), kept:
         for seed in job.seeds:
             started = time.monotonic()
             try:

@@ -21,11 +21,11 @@ class NoRoomError(OSError):
 class FileArray(np.memmap):
     """The array in a file, read-only: nothing of it is in memory before it is looked at."""
 
-    file: BinaryIO  # It has these bytes and no others.
+    file: BinaryIO  # It begins with these bytes.
 
 
 def file_of(array: np.ndarray) -> BinaryIO | None:
-    """Returns the file that holds this array and nothing else, or None if there is none."""
+    """Returns the file that begins with this whole array, or None if there is none."""
     for base in _in_file(array):
         if hasattr(base, "file"):
             whole = base.ctypes.data == array.ctypes.data and base.nbytes == array.nbytes
@@ -48,12 +48,16 @@ class Writer:
 
     def array(self) -> np.ndarray:
         """Returns the array, after the last block."""
-        shape, dtype = (self._count, *self._last.shape[1:]), self._last.dtype
-        if not np.prod(shape):
-            return np.zeros(shape, dtype)
-        array = FileArray(self._file, dtype, "r", shape=shape)
-        array.file = self._file
-        return array
+        return mapped(self._file, self._last.dtype, (self._count, *self._last.shape[1:]))
+
+
+def mapped(file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns the array with which an open file begins."""
+    if not np.prod(shape):
+        return np.zeros(shape, dtype)
+    array = FileArray(file, dtype, "r", shape=shape)
+    array.file = file
+    return array
 
 
 def write(file: BinaryIO, array: np.ndarray) -> None:

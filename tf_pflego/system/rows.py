@@ -5,6 +5,7 @@ import errno
 import itertools
 import os
 import pathlib
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +15,8 @@ import numpy.typing as npt
 # The part of the memory that is available which an array may take; several processes of one machine
 # may have some.
 _SHARE = 0.25
+# The part of the room that is free in a directory which a file may take.
+_SHARE_OF_DISK = 0.5
 # Many rows are passed on in blocks of at most so many bytes and rows.
 _BLOCK_BYTES = 2**26
 _MOST_IN_BLOCK = 4096
@@ -31,6 +34,11 @@ _VERSIONS = (
 def fit_memory(num_bytes: int) -> bool:
     """Returns whether an array of so many bytes may be in memory."""
     return num_bytes <= _SHARE * available_memory()
+
+
+def fit_disk(num_bytes: int, directory: str | os.PathLike) -> bool:
+    """Returns whether a file of so many bytes may be in a directory."""
+    return num_bytes <= _SHARE_OF_DISK * shutil.disk_usage(directory).free
 
 
 def blocks(count: int, row_bytes: int) -> Iterator[slice]:

@@ -21,6 +21,8 @@ from tf_pflego.models.body.live import Live
 
 # A pass without gradient holds the activations of a few layers of a block at a time.
 _BLOCK_BYTES, _MOST_IN_BLOCK = 2**29, 4096
+# A model's form has no more than the name of a function, and no module of Keras for a user's class.
+_OWN_CODE = re.compile(r'"class_name": "function"|"module": (?:null|"(?!keras\b|builtins\b))')
 
 
 class Parts(NamedTuple):
@@ -95,13 +97,19 @@ class Frozen:
         return tf.function(lambda some: self.model(some, training=False), autograph=False)
 
     @functools.cached_property
+    def has_own_code(self) -> bool:
+        """Whether a part of it is code of a user's own, into which nobody looks."""
+        modules = [type(layer).__module__ for layer in self.model._flatten_layers()]
+        of_keras = all(module.startswith("keras.") for module in modules)
+        return not of_keras or bool(_OWN_CODE.search(self.model.to_json()))
+
+    @functools.cached_property
     def digest(self) -> str:
         """The digest of this function, whatever names Keras has given its layers.
 
-        Code of a user's own is not looked into: with it, the digest is this object's alone.
+        With code of a user's own it is this object's alone.
         """
-        layers = self.model._flatten_layers()
-        if not all(type(layer).__module__.startswith("keras.") for layer in layers):
+        if self.has_own_code:
             return secrets.token_hex()
         form = self.model.to_json()
         for number, name in enumerate(dict.fromkeys(re.findall(r'"name": ("[^"]+")', form))):

@@ -1,0 +1,124 @@
+"""Features of frozen parts in files of a directory, which its later runs map into memory.
+
+The name of a file is the digest of all that its features were made of. The file has their rows,
+float32, and then a checksum of these bytes and of the name; any other is made again. Anybody who
+may write to the directory is trusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import math
+import os
+import pathlib
+import stat
+import time
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tf_pflego.system import durable, file_arrays, log, rows
+from tf_pflego.system.lock import DirectoryLock, InUseError
+
+NAME = "features"
+DTYPE = np.dtype(np.float32)
+_SUFFIX, _BYTES_OF_CHECKSUM = ".float32", 4
+
+
+class _Kept(NamedTuple):
+    directory: pathlib.Path
+    used: set[str]  # names of files
+
+
+_kept: contextvars.ContextVar[_Kept | None] = contextvars.ContextVar("features", default=None)
+
+
+@contextlib.contextmanager
+def kept_in(directory: pathlib.Path | None, is_shared: bool = False) -> Iterator[None]:
+    """Within it, features are in files of a directory, or nowhere; a block around it goes before.
+
+    Unless others share the directory, files that were not used are removed at the end.
+    """
+    if directory is None or _kept.get() is not None:
+        yield
+        return
+    token = _kept.set(kept := _Kept(directory, set()))
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+    for path in () if is_shared else directory.glob(f"*{_SUFFIX}"):
+        if path.name not in kept.used:
+            durable.remove(path)
+
+
+def stored(digest: str, features: durable.Blocks) -> np.ndarray | None:
+    """Returns float32 features from their file, into which they are written if there is none yet.
+
+    Another process that wants them waits for it. None if they are in files nowhere, or have no
+    room.
+    """
+    if (kept := _kept.get()) is None:
+        return None
+    path, shape = kept.directory / f"{digest}{_SUFFIX}", features.shape
+    kept.used.add(path.name)
+    if (array := _read(path, shape)) is not None:
+        return array
+    if not rows.fit_disk(_bytes_of(shape), path.parents[1]):
+        return None
+    with _locked(path.parent):
+        if (array := _read(path, shape)) is not None:
+            return array
+        if os.path.lexists(path):
+            log.warning(f"{path} is not as it was written, and is made again")
+        for partial in path.parent.glob(f".*{_SUFFIX}.partial"):  # Nobody else has the lock.
+            durable.remove(partial)
+        # Others may read a run, but nothing that is made of its examples.
+        with durable.batch() as files, files.open(path, 0o600) as stream:
+            for block in features.blocks:
+                stream.write(block.tobytes())
+            stream.write(_checksum(path, stream.crc32))
+        return _mapped(path, shape)
+
+
+@contextlib.contextmanager
+def _locked(directory):
+    while True:
+        try:
+            lock = DirectoryLock(directory)
+            break
+        except InUseError:
+            time.sleep(0.1)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _read(path, shape):
+    """Returns the features in a file; None if there is no file that is as it was written."""
+    with contextlib.suppress(OSError):
+        about, size = path.lstat(), _bytes_of(shape)
+        if stat.S_ISREG(about.st_mode) and about.st_size == size + _BYTES_OF_CHECKSUM:
+            array = _mapped(path, shape)
+            with open(path, "rb") as file:
+                file.seek(size)
+                if file.read() == _checksum(path, zlib.crc32(array)):
+                    return array
+    return None
+
+
+def _mapped(path, shape):
+    log.debug(f"the features of the body's frozen part are in {path}")
+    return file_arrays.mapped(open(path, "rb"), DTYPE, shape)
+
+
+def _bytes_of(shape):
+    return math.prod(shape) * DTYPE.itemsize
+
+
+def _checksum(path, crc32):
+    return zlib.crc32(path.name.encode(), crc32).to_bytes(_BYTES_OF_CHECKSUM, "little")
