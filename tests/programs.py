@@ -55,6 +55,17 @@ os.chdir(request["directory"])
 tensorflow.config.optimizer.set_experimental_options(request["optimizer"])
 exec(request["code"], {"__name__": "__main__"})
 """
+# Asks that server for a program which has the files of this command, and ends as it does.
+_COMMAND = """#!{python} -SE
+import json, os, socket, sys
+answers, answer = os.pipe()
+request = {{"code": {code!r}, "arguments": sys.argv[1:]}}
+request |= {{"directory": os.getcwd(), "optimizer": {{}}}}
+requests = socket.socket(fileno={descriptor})
+socket.send_fds(requests, [json.dumps(request).encode()], [0, 1, 2, answer])
+os.close(answer)
+sys.exit(int(open(answers).read().split()[1]))
+"""
 _server: list = []
 
 
@@ -111,6 +122,15 @@ class Begun:
         for file in self._written:
             file.seek(0)
         return [file.read() for file in self._written]
+
+
+def write_command(path: pathlib.Path, code: str) -> int:
+    """Writes a command that runs Python code as a program, and returns the file it must inherit."""
+    descriptor = _requests().fileno()
+    text = _COMMAND.format(python=sys.executable, code=code, descriptor=descriptor)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o700)
+    return descriptor
 
 
 def run(code: str, *arguments: object, directory: pathlib.Path = ROOT):

@@ -1,15 +1,14 @@
 """Three hospitals on one machine: the commands of the page, as they stand."""
 
 import os
-import pathlib
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+from tests import programs
 from tests.docs import pages
-from tests.starts import TIMEOUT_SECONDS
+from tests.starts import ENTRY, TIMEOUT_SECONDS
 from tf_pflego.runs import reader
 
 PAGE = (pages.ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
@@ -20,12 +19,12 @@ def test_its_commands_train_three_hospitals(tmp_path):
     files, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "python")
     pages.run(files, tmp_path)
     commands, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "sh")
-    program = pathlib.Path(sys.executable).parent
-    environment = os.environ | {"PATH": f"{program}:{os.environ['PATH']}"}
+    inherited = programs.write_command(tmp_path / "tf-pflego", ENTRY)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
     shell = ["bash", "-e", "-c", commands]
     told = dict(cwd=tmp_path, env=environment, capture_output=True, text=True)
-    ended = subprocess.run(shell, timeout=4 * TIMEOUT_SECONDS, **told)
+    ended = subprocess.run(shell, timeout=4 * TIMEOUT_SECONDS, pass_fds=[inherited], **told)
 
     assert ended.returncode == 0, ended.stderr
     records = reader.records(tmp_path / "hospitals" / "metrics.jsonl")

@@ -40,7 +40,7 @@ def drawn(monkeypatch, digits_dir, **changes):
     """The run's accountant, and who takes part in its first rounds; None if it is refused."""
     settings = {"dataset": "digits", "data_dir": digits_dir, "engine": "in_process"}
     settings |= {"num_clients": 20, "clients_per_round": 5, "participation": "binomial"}
-    settings |= {"num_rounds": 8, "dp_epsilon": 8.0, "clip_norm": 0.2}
+    settings |= {"num_rounds": 8, "dp_noise_multiplier": 1.0, "clip_norm": 0.2}
     monkeypatch.setattr(seeds, "secret", lambda: SECRET)
     try:
         simulation = build.build_simulation(RunConfig(**settings | changes))
@@ -93,4 +93,4 @@ def test_nothing_else_changes_who_takes_part(monkeypatch, digits_dir):
         else:
             assert outcome[1] == expected, name
     # These go with other settings, or not with privacy.
-    assert refused == {"dp_noise_multiplier", "secure_sum_bits", "robust_sum"}
+    assert refused == {"dp_epsilon", "secure_sum_bits", "robust_sum"}

@@ -54,21 +54,22 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
     tf.keras.utils.set_random_seed(0)
     recurrent = body_of_tokens(layers.Bidirectional(layers.LSTM(3)), mask_zero=True)
     models = [*bodies_of_document(), pfl.SplitModel(recurrent, 2)]
-    assert [model.has_loops for model in models] == [False, False, True, False, False, True]
+    del models[1]  # It has dense layers alone, as others.
+    assert [model.has_loops for model in models] == [False, True, False, False, True]
     expected, files = {}, []
     for number, model in enumerate(models):
-        method = "fedavg" if number == 5 else "pflego"
+        method = "fedavg" if number == 4 else "pflego"
         with simulation_for(model, method) as simulation:
             simulation.run_round()
             (client,) = served_clients(simulation, [1])
             train, labels = simulation.data.train.of(1)
             for format, suffix in (("savedmodel", ""), ("tflite", ".tflite"), ("keras", ".keras")):
                 # One is of a class of the document; test_client_models has one like the other.
-                if format == "keras" and number in (4, 5):
+                if format == "keras" and number in (3, 4):
                     continue
                 # In TFLite others learn on in the neighbouring files.
                 learns = format == "savedmodel" or (
-                    format == "tflite" and not LACKS_OPERATIONS and number == 2
+                    format == "tflite" and not LACKS_OPERATIONS and number == 1
                 )
                 directory = tmp_path / f"{number}{format}"
                 pfl.export_clients(simulation, [1], directory, format, learning=learns)
