@@ -98,7 +98,15 @@ def pytest_collection_modifyitems(config, items):
     ]
     config.hook.pytest_deselected(items=left_out)
     kept = set(items) - set(left_out)
-    items[:] = [item for item in items if item in kept]
+    # One worker has what comes first, and starts the cluster, which takes long, for all.
+    items[:] = sorted((item for item in items if item in kept), key=lambda item: not on_ray(item))
+
+
+def on_ray(item):
+    """Returns whether a test runs on Ray."""
+    return "cluster" in item.fixturenames or (
+        hasattr(item, "callspec") and item.callspec.params.get("engine") == "ray"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,12 +4,12 @@ import ast
 import inspect
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
 
 import tf_pflego
+from tests.starts import finished
 
 HERE = pathlib.Path(__file__).parent
 
@@ -55,22 +55,12 @@ def test_public_functions_are_annotated(name):
         assert signature.return_annotation is not signature.empty, where
 
 
-def mypy(*paths):
-    pytest.importorskip("mypy", reason="needs mypy, which the environment of the current line has")
-    return subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", *paths],
-        cwd=HERE.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_a_right_use_is_accepted_and_each_wrong_one_is_found():
     right, wrong = HERE / "typing" / "right_use.py", HERE / "typing" / "wrong_use.py"
     lines = wrong.read_text(encoding="utf-8").splitlines()
     expected = {k: line.split("  # ")[1] for k, line in enumerate(lines, 1) if "  # " in line}
-    result = mypy(right, wrong)
+    pytest.importorskip("mypy", reason="needs mypy, which the environment of the current line has")
+    result = finished([sys.executable, "-m", "mypy", right, wrong])
     errors = re.findall(r"(\w+)\.py:(\d+): error: .*\[([\w-]+)\]$", result.stdout, re.MULTILINE)
     assert {(path, int(line)): code for path, line, code in errors} == {
         ("wrong_use", line): code for line, code in expected.items()

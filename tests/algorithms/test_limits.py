@@ -4,6 +4,8 @@ What a method does at a limit of its settings follows from the oracle of its rou
 """
 
 import dataclasses
+import inspect
+import re
 
 import numpy as np
 import pytest
@@ -84,7 +86,17 @@ RATES = "client_learning_rate", "personal_learning_rate"
 FALLING = sorted(name for name, known in SETTINGS.items() if "client_rate_decay" in known)
 
 
-@pytest.mark.parametrize("name", each_of(FALLING))
+# A method for each way in which they ask for the rate of a round.
+ASKING = "fedavg", "fedper", "ditto", "fedrep", "apfl", "pfedme", "scaffold", "per_fedavg"
+
+
+def test_no_other_method_has_a_way_of_its_own_to_the_rate():
+    for name in set(FALLING) - set(ASKING):
+        text = inspect.getsource(inspect.getmodule(algorithms.REGISTRY[name][1]))
+        assert not re.search(r"config\.(client_learning_)?rate\b", text), name
+
+
+@pytest.mark.parametrize("name", each_of(ASKING))
 def test_a_rate_that_falls_by_half_is_half_the_rate_a_round_later(tiny_model, tiny_clients, name):
     """The rate of the steps on the personal model of pFedMe falls likewise."""
     steps = {"local_steps": 3, "batch_size": 2, "personal_learning_rate": 0.1}

@@ -148,7 +148,7 @@ def live_body():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("engine", ENGINES[1:])
+@pytest.mark.parametrize("engine", ENGINES[1:], indirect=True)
 @pytest.mark.parametrize(("method", "config"), METHODS, ids=["shared", "fedbn"])
 def test_it_trains_alike_on_all_engines(method, config, engine, images):
     # A batch of one example has no variance, and rounding would be magnified.

@@ -1,6 +1,6 @@
 """Methods with all that the contract offers agree on the TFF engine with the in-process engine.
 
-`tests/tff/test_process.py` compares all methods as processes of TFF with it.
+`tests/tff/test_process.py` compares methods of all kinds as processes of TFF with it.
 """
 
 import numpy as np

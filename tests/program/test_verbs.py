@@ -46,17 +46,13 @@ def test_the_program_exports_and_says_how_accurate_the_files_are(run, tmp_path):
 
 
 @pytest.mark.thorough
-def test_tflite_without_learning_is_smaller_and_needs_no_other_operations(run, tmp_path, capsys):
-    sizes = []
-    for learning in ("--learning", "--nolearning"):
-        models = tmp_path / learning.strip("-")
-        flags = ["--format=tflite", "--clients=1", learning, f"--output_dir={models}", "--quiet"]
-        result = in_this_process(["export", f"--run={run}", *flags], capsys)
-        assert (result.returncode, result.stdout) == (0, f"written to {models}\n")
-        sizes.append((models / "client_1.tflite").stat().st_size)
-        names = tf.lite.Interpreter(str(models / "client_1.tflite")).get_signature_list()
-        assert ("personalize" in names) == (learning == "--learning")
-    assert sizes[1] < sizes[0]
+def test_tflite_without_learning(run, tmp_path, capsys):
+    models = tmp_path / "models"
+    flags = ["--format=tflite", "--clients=1", "--nolearning", f"--output_dir={models}", "--quiet"]
+    result = in_this_process(["export", f"--run={run}", *flags], capsys)
+    assert (result.returncode, result.stdout) == (0, f"written to {models}\n")
+    names = tf.lite.Interpreter(str(models / "client_1.tflite")).get_signature_list()
+    assert "serve" in names and "personalize" not in names
 
 
 def test_heads_of_all_clients_are_exported_with_one_body(run, tmp_path, capsys):

@@ -16,6 +16,8 @@ pytest.importorskip("ray", reason="Ray is optional")
 
 import local_cluster
 
+from tests.starts import code_of
+from tests.sweeps import conftest as sweeps
 from tf_pflego.sweeps import store
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
@@ -88,27 +90,19 @@ def test_the_files_of_the_nodes_are_in_a_directory_of_this_user_alone(cluster):
         assert place.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.grappler
 def test_a_sweep_on_the_nodes_has_the_results_of_one_on_this_machine(cluster, digits_dir, tmp_path):
-    command = [
-        *(sys.executable, "-m", "tf_pflego.main", "sweep", "--algorithm=fedavg"),
-        *("--client_learning_rate=0.003,0.1", "--seeds=0,1", "--jobs=2", "--num_clients=6"),
-        *("--clients_per_round=3", "--num_rounds=2", "--local_steps=1"),
-        f"--data_dir={digits_dir}",
-    ]
-    places = {"here": (dict(os.environ), []), "nodes": (cluster.environment, ["auto"])}
-    rows = {}
-    for name, (environment, address) in places.items():
-        where = [f"--output_dir={tmp_path / name}", *(f"--ray_address={one}" for one in address)]
-        environment = environment | {"PYTHONPATH": str(ROOT)}
-        subprocess.run([*command, *where], env=environment, check=True, timeout=200)
-        files = [store.read(tmp_path / name / file) for file in (store.RUNS, store.TUNING)]
-        rows[name] = [
-            {key: value for key, value in row.items() if "seconds" not in key}
-            for table in files
-            for row in table
-        ]
-    assert len(rows["here"]) == 4
-    assert rows["nodes"] == rows["here"]
+    here, nodes = (
+        sweeps.command(tmp_path / name, digits_dir, "--algorithm=fedavg")
+        for name in ("here", "nodes")
+    )
+    assert code_of(here) == 0
+    program = [sys.executable, "-m", "tf_pflego.main", *nodes, "--jobs=2", "--ray_address=auto"]
+    environment = cluster.environment | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(program, env=environment, check=True, timeout=200)
+    for name in (store.RUNS, store.TUNING):
+        assert len(sweeps.rows_of(tmp_path / "here", name)) == 2
+        assert sweeps.rows_of(tmp_path / "nodes", name) == sweeps.rows_of(tmp_path / "here", name)
 
 
 def test_where_the_shards_are_and_what_is_lost_does_not_change_a_bit(cluster, digits_dir, tmp_path):

@@ -12,7 +12,7 @@ from tests.runs.resumed import configure
 from tf_pflego import reports
 
 pytestmark = pytest.mark.thorough
-WIDTHS = (360, 800, 1600)
+WIDTHS = (360, 1600)
 
 
 @pytest.fixture(scope="module")

@@ -89,16 +89,6 @@ def test_the_rates_beside_a_shared_head_are_those_that_tuning_found_best():
     assert of_server[0] > of_server[1]
 
 
-@pytest.mark.parametrize(("degree", "points"), [("high", 0.5), ("medium", 3), ("no", 5)])
-def test_a_shared_head_adds_to_plain_pflego(degree, points):
-    served = {}
-    for row in (*sweep_of("shared_head").rows, *shared_head_pages.on_own_labels(RESULTS, "pflego")):
-        served.setdefault(row["run"], {})[row["seed"]] = 100 * row[store.SERVED]
-    shared, plain = served[f"{degree}_pflego_shared_head"], served[f"{degree}_pflego"]
-    assert shared.keys() == plain.keys() == {0, 1, 2}
-    assert np.mean([shared[seed] - plain[seed] for seed in shared]) >= points
-
-
 def test_on_other_data_a_shared_head_is_above_plain_pflego():
     """docs/results/shared_head.md says so: of each seed on Omniglot, of the means on the digits."""
     runs = grouped(sweep_of("shared_head_other_data").rows, "run")

@@ -39,10 +39,10 @@ def test_whatever_is_cut_off_it_ends_as_if_undisturbed(name, digits_dir, copy, u
 
 
 def damages(content, rng):
-    """A file's content cut off at every 64th byte, and with one bit changed at random places."""
-    for size in range(0, len(content), 64):
+    """A file's content cut off at every 256th byte, and with one bit changed at random places."""
+    for size in range(0, len(content), 256):
         yield content[:size]
-    for _ in range(50):
+    for _ in range(20):
         changed = bytearray(content)
         changed[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
         yield bytes(changed)

@@ -69,7 +69,7 @@ def written_in(directory):
 
 
 # Methods that between them keep, send and draw at first all that methods do.
-KINDS = ("pflego", "pflego_shared_head", "fedbabu", "pgfed", "fedamp", "ifca", "feddbe", "fedcp")
+KINDS = ("pflego", "fedbabu", "pgfed", "ifca", "fedcp")
 
 
 @pytest.mark.parametrize("algorithm", each_of(KINDS, ("pflego",)))

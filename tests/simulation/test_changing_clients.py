@@ -15,10 +15,9 @@ from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core.algorithm import Federation
 from tf_pflego.core.last_cohort import LastCohort, regrouped
 
-# Methods with states of different kinds: heads, networks, two networks, what a server has of each
-# client or pair of clients, and none. How servers' states follow is shown in `test_start_from`.
-STATES = ("pflego", "fedavg", "ditto", "feddyn", "fedfomo", "pgfed", "pgfedmo")
-STATES += ("pflego_shared_head",)
+# Methods with states of different kinds: heads, networks, what a server has of pairs of clients,
+# and none. How servers' states follow is shown in `test_start_from`.
+STATES = ("pflego", "fedavg", "ditto", "fedfomo", "pgfed", "pflego_shared_head")
 CONFIG = {"local_steps": 3, "client_learning_rate": 0.1, "server_learning_rate": 0.05}
 
 

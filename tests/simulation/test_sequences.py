@@ -15,9 +15,7 @@ LENGTH, INPUTS, CLASSES = 6, 4, 3
 WHOLE = {
     "pflego": {},
     "fedavg": {"batch_size": 0},
-    "pgfed": {"batch_size": 0},
     "pflego_shared_head": {},
-    "fedrep": {"batch_size": 100},
     "fedrod": {"batch_size": 0},
     "moon": {"batch_size": 0},
     "fedproto": {"batch_size": 0},

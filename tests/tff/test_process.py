@@ -17,6 +17,11 @@ ROUNDS, SEED = 5, 6
 TOLERANCE = 1e-6
 # Its gradients come from other clients than its steps; a computation has one group of clients.
 REFUSED = {"feddane", "feddbe"}
+# Heads that clients keep, that are drawn anew, and a shared one beside them; averages, of bodies or
+# heads alone too; drifts, two networks, a mixture, statistics, parts, several models and Gaussians;
+# messages to single clients, from what is kept of the last cohort or of pairs.
+KINDS = ("pflego", "fedrecon", "pflego_shared_head", "fedavg", "lg_fedavg", "scaffold", "ditto")
+KINDS += ("apfl", "fedbn", "fedcp", "ifca", "pfedfda", "fedpac", "fedamp", "fedfomo", "pgfed")
 # Rounds of 0 to 3 of the three clients.
 PARTICIPATION = Participation(3, 2, "range", (0, 3))
 
@@ -48,7 +53,7 @@ def pflego(tiny_model, tiny_clients):
     return process, pfl_tff.Training(process, tiny_clients, PARTICIPATION, SEED)
 
 
-@pytest.mark.parametrize("name", each_of(sorted(set(NAMES) - REFUSED), ("pgfed",)))
+@pytest.mark.parametrize("name", each_of(KINDS, ("pgfed",)))
 def test_it_ends_with_the_states_of_the_engine(name, tiny_model, tiny_clients):
     """Also where a round has no participant, and what the clients keep."""
     algorithm = build(name, tiny_model)
@@ -104,6 +109,9 @@ def test_other_tasks_are_learnt_as_in_a_simulation(made, statistics):
 
 
 def test_a_method_with_two_groups_of_participants_is_refused(tiny_model, tiny_clients):
+    for name in NAMES:
+        groups = {exchange.cohort for exchange in build(name, tiny_model).exchanges}
+        assert (len(groups) > 1) == (name in REFUSED), name
     for name in REFUSED:
         with pytest.raises(ValueError, match="the same participants in all exchanges"):
             process_of(build(name, tiny_model), tiny_clients)
