@@ -29,6 +29,15 @@ def test_it_has_the_code_of_the_page():
     ]
 
 
+def test_it_has_the_text_of_the_page():
+    """But for the cells on the environment, which come first."""
+    page = (pages.ROOT / "docs" / "tff.md").read_text(encoding="utf-8")
+    texts = [cell.source for cell in STORED.cells if cell.cell_type == "markdown"]
+    assert len(texts) > 4
+    paragraphs = [paragraph for text in texts[2:] for paragraph in text.split("\n\n")]
+    assert [paragraph for paragraph in paragraphs if paragraph not in page] == []
+
+
 @pytest.mark.thorough
 def test_it_prints_what_is_stored(tmp_path):
     for both in notebooks.executed(STORED, tmp_path):

@@ -24,7 +24,7 @@ def federate(
     class_mask: bool = False,
     client_names: tuple[str, ...] | None = None,
 ) -> ClientData:
-    """Deals a dataset out to clients.
+    """Returns clients with the examples of a dataset, as a partition deals them out.
 
     Args:
       dataset: The examples.

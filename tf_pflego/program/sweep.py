@@ -11,7 +11,6 @@ import dataclasses
 import fnmatch
 import pathlib
 import re
-import shlex
 import statistics
 import sys
 
@@ -285,8 +284,7 @@ def _make(options, experiment, cells, place, source, interruption):
     if not outcome.rows:
         return outcome.failures
     _show_tables(outcome, experiment)
-    terminal.show(f"written to {place}, whose tables.md has all columns; a page about it:")
-    terminal.STDOUT.write(f"tf-pflego report {shlex.quote(str(place))}\n")
+    terminal.show_written(str(place), ", whose tables.md has all columns")
     return outcome.failures
 
 
@@ -295,7 +293,7 @@ def _show_results(options, experiment, place):
     if not outcome.rows:
         raise ValueError(
             f"`output_dir` must have a run that is finished; {place} has none. Run the same "
-            "command without this flag first."
+            "command without --show or --redraw first."
         )
     if options.show:
         _show_tables(outcome, experiment)

@@ -12,6 +12,9 @@ import atexit
 import contextlib
 import logging
 import os
+import pathlib
+import shlex
+import shutil
 import sys
 import textwrap
 import time
@@ -92,6 +95,22 @@ def say(text: str) -> None:
     """Writes a line about the run to standard error, above a bar that `STDERR` may show."""
     done()
     tqdm.tqdm.write(wrapped(_safe(timed(text)), STDERR.columns()), file=STDERR)
+
+
+def show_written(directory: str, about: str) -> None:
+    """Shows where runs were written, and the command that makes a page about them."""
+    show(f"written to {directory}{about}; a page about it:")
+    # The terminal breaks a long line itself, so that it can be pasted whole.
+    STDOUT.write(f"{_program()} report {shlex.quote(directory)}\n")
+
+
+def _program():
+    """Returns how a shell calls the program: by its name if that leads to this installation."""
+    beside = pathlib.Path(sys.executable).with_name("tf-pflego")
+    if shutil.which("tf-pflego") == str(beside):
+        return beside.name
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+    return f"{shlex.quote(python)} -m tf_pflego.main"
 
 
 def timed(text: str) -> str:

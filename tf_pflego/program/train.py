@@ -1,10 +1,6 @@
 """Trains a method, as its flags describe the run."""
 
-import os
 import pathlib
-import shlex
-import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -70,18 +66,7 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
     for remark in remarks_on_privacy(summary):
         terminal.show(command_line.as_flags(remark, ["clip_norm"]))
     if run_config.output_dir:
-        terminal.show(f"written to {run_config.output_dir}; a page about it:")
-        # The terminal breaks a long line itself, so that it can be pasted whole.
-        terminal.STDOUT.write(f"{_program()} report {shlex.quote(run_config.output_dir)}\n")
-
-
-def _program():
-    """Returns how a shell calls the program: by its name if that leads to this installation."""
-    beside = pathlib.Path(sys.executable).with_name("tf-pflego")
-    if shutil.which("tf-pflego") == str(beside):
-        return beside.name
-    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
-    return f"{shlex.quote(python)} -m tf_pflego.main"
+        terminal.show_written(run_config.output_dir, "")
 
 
 def _resumed(flag_values):

@@ -68,8 +68,8 @@ class NewClients:
       learns: The part that moves by the method's rule, "head" or "network".
 
     Raises:
-      ValueError: The clients do not fit the run's model, there is no such model, it is not a body
-        and a head, or the method has no automatic rate.
+      ValueError: The clients do not fit the run's model, there is no such model, that model is
+        not a body and a head, or the method has no automatic rate.
       TypeError: `clients` is of another class.
     """
 

@@ -313,6 +313,9 @@ class Simulation(Trained):
         goes on to the same weights up to float32. If the newest checkpoint is damaged, a line on
         standard error says so.
 
+        Args:
+          directory: The directory of the checkpoints.
+
         Raises:
           CheckpointError: There is no whole checkpoint, or it is one of another simulation, for
             example of another algorithm, model, seed or number of clients.

@@ -51,7 +51,8 @@ TABLES = [
     ({"SES": ["?", *map(str, range(44))]}, {}, "'SES' must be of numbers or of categories; "
      r"got numbers, and '\?' among them"),
     ({"SES": ["?", *(f"{k}e-3" for k in range(44))]}, {}, r"got numbers, and '\?' among them"),
-    ({"SES": [f"{k},163" for k in range(1, 46)]}, {}, "got numbers, and '1,163' among them.*decim"),
+    ({"SES": [f"{k},163" for k in range(1, 46)]}, {}, "got numbers, and '1,163' among them.*write "
+     "1163 .* `decimal=','`"),
     ({"SES": [f"{k}%" for k in range(COUNT)]}, {}, "got numbers, and '0%' among them"),
     ({"SES": [f"$ {k}.50" for k in range(COUNT)]}, {}, "got numbers, and '. 0.50' among them"),
     ({"Sex": [f"id {k}" for k in range(COUNT)]}, {}, "'Sex' must be of categories, each of several "
@@ -166,3 +167,31 @@ def test_columns_of_another_kind_do_not_fit_a_preprocessing():
         table = schools.table(**{name: column})
         settings = {"features": None, "preprocessing": clients.preprocessing}
         refused(f"the column '{name}' must be of ", table=table, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("features", ["SES", "Sex"]),
+        ("categories", ["SES"]),
+        ("encoding", "codes"),
+        ("missing", "mean"),
+    ],
+)
+def test_rows_that_follow_an_earlier_table_are_not_prepared_in_another_way(name, other):
+    earlier = pfl.from_table(schools.table(), **DEFAULTS).preprocessing
+    settings = {"features": None, "preprocessing": earlier, name: other}
+    message = f"`{name}` must be as in the earlier table, .*Leave out `{name}`"
+    refused(message, table=schools.table(), **settings)
+
+
+def test_rows_that_follow_an_earlier_table_have_its_columns_or_are_left_out():
+    earlier = pfl.from_table(schools.table(), **DEFAULTS).preprocessing
+    settings = {"features": None, "preprocessing": earlier}
+    refused("the earlier table, Sex, SES; it lacks 'SES'", table=schools.table().drop("SES"),
+            **settings)  # fmt: skip
+    gaps = schools.table(SES=[None, *schools.columns()["SES"][1:]])
+    refused("or choose `missing='drop'`", table=gaps, **settings)
+    clients = pfl.from_table(gaps, **DEFAULTS | settings | {"missing": "drop"})
+    assert len(clients.train.examples) + len(clients.test.examples) == COUNT - 1
+    assert clients.preprocessing == earlier

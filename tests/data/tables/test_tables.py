@@ -144,6 +144,8 @@ def test_missing_values_are_filled_or_left_out(missing, tmp_path, caplog):
     path.write_text("\n".join(lines))
     clients = clients_of(path, missing=missing)
     count = sum(len(split.labels) for split in clients.splits.values())
+    said = "Passed (0 no, 1 yes) will be predicted from the numbers SES and the categories Sex"
+    assert said in caplog.text
     if missing == "drop":
         assert count == sum(schools.SIZES) - 2
         assert "2 of 45 rows lack a value and are left out" in caplog.text

@@ -31,10 +31,10 @@ def round_robin(
     num_classes: int,
     seed: int,
 ) -> Partition:
-    """Gives each client K classes at random and deals the examples of each class to its holders.
+    """Returns a partition by random classes: each client holds K, and shares their examples.
 
-    The examples are shuffled, then dealt one by one.
-    Training and test examples are dealt separately, to the same holders.
+    The examples of a class are shuffled, then dealt one by one to the clients that hold it.
+    Training and test examples are dealt separately, to the same clients.
 
     Args:
       train_labels: [N] global classes.

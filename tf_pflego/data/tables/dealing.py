@@ -70,7 +70,8 @@ def from_table(
         as in ISO 8601; it is no feature.
       task: The task, as in `SplitModel`.
       missing: The treatment of missing values: refuse; mean (a number becomes the mean, a category
-        one that no training row has); or drop (the row is left out).
+        one that no training row has); or drop (the row is left out). With `preprocessing` it may be
+        drop, or is that of the preprocessing.
       categories: Columns of numbers that are categories; columns of text always are.
       encoding: The encoding of categories: one_hot, or codes for a body that begins with an
         Embedding. All features are categories then, and examples int32 [n, number of features].
@@ -80,7 +81,7 @@ def from_table(
       label_space: As in `from_arrays`.
       seed: The seed of the draw of test rows.
       preprocessing: The preprocessing of clients that these join or follow. It also numbers the
-        classes, and replaces all other arguments about features.
+        classes, and says all about features; other arguments about them must agree with it.
       separator: The character between the cells of a CSV file; auto for the one in its header.
       decimal: The character before the fractions of numbers in a CSV file, "." or ","; auto for a
         comma where cells such as 0,5 have one.
@@ -94,8 +95,10 @@ def from_table(
     values.one_of("small_clients", small_clients, SMALL_CLIENTS)
     if preprocessing is not None:
         values.instance("preprocessing", preprocessing, Preprocessing, "Take that of `ClientData`.")
+        _refuse_other(preprocessing, features, categories, encoding, missing)
         features = [column.name for column in preprocessing.columns]
-        encoding, missing = preprocessing.encoding, preprocessing.missing
+        encoding = preprocessing.encoding
+        missing = missing if missing == "drop" else preprocessing.missing  # It is of rows.
     values.one_of("encoding", encoding, ENCODINGS)
     values.one_of("missing", missing, MISSING)
     kind, about = splitting.kind_of_test(test)
@@ -118,6 +121,8 @@ def from_table(
         return name in as_text or (are_coded and name not in others)
 
     source = reading.read(table, is_text, separator, decimal)
+    if preprocessing is not None:
+        _refuse_lacking(source.column_names, [column.name for column in preprocessing.columns])
     rows, features, coded = _columns(source, columns, features, categories)
     if missing == "drop" and len(whole := rows.drop_null()) < len(rows):
         count = len(rows) - len(whole)
@@ -139,8 +144,9 @@ def from_table(
         is_test = splitting.drawn(owner, about, next(iter(order), None), seed)
     inputs = rows.select(features)
     if missing == "refuse":
+        remedy = "`missing='mean'` or " if preprocessing is None else ""
         for name in features:
-            reading.refuse_missing(inputs[name], name, "`missing='mean'` or ")
+            reading.refuse_missing(inputs[name], name, remedy)
     known = None if preprocessing is None else preprocessing.class_names
     targets_of_rows, num_classes, class_names = targets.of(rows, labels, task, known)
     if preprocessing is None:
@@ -148,6 +154,7 @@ def from_table(
         preprocessing = preprocessing_lib.fit(
             inputs, ~is_test, coded, encoding, missing, names_of_classes
         )
+    log.info(_what_becomes(labels, class_names if task == CLASSIFICATION else (), preprocessing))
     classes: tuple[np.ndarray, ...] = (np.arange(num_classes),) * len(names)
     if task == CLASSIFICATION:
         classes = classes_of_owners(owner, targets_of_rows, len(names))
@@ -166,6 +173,50 @@ def from_table(
         by_owner(np.where(is_test, owner, -1), len(names)),
     )
     return federate(dataset, partition, label_space, client_names=tuple(names))
+
+
+def _what_becomes(labels, class_names, preprocessing):
+    """Returns which columns are predicted from which, and the classes by their numbers."""
+    kinds: dict[str, list[str]] = {"numbers": [], "categories": []}
+    for column in preprocessing.columns:
+        kinds["numbers" if column.categories is None else "categories"].append(column.name)
+    classes = _first([f"{number} {name}" for number, name in enumerate(class_names)])
+    of_classes = f" ({classes})" if classes else ""
+    columns = " and ".join(f"the {kind} {_first(names)}" for kind, names in kinds.items() if names)
+    return f"{_first(labels)}{of_classes} will be predicted from {columns}"
+
+
+def _first(names):
+    """Returns the names, or twenty of them and a sign that there are more."""
+    return ", ".join([*names[:20], *["..."] * (len(names) > 20)])
+
+
+def _refuse_other(preprocessing, features, categories, encoding, missing):
+    """Raises ValueError if an argument about features is not as in an earlier preprocessing."""
+    columns = preprocessing.columns
+    coded = [column.name for column in columns if column.categories is not None]
+    names = [column.name for column in columns]
+    given = {
+        "features": (features, None if features is None else _names(features), (None, names)),
+        "categories": (categories, {*_names(categories)} <= {*coded}, (True,)),
+        "encoding": (encoding, encoding, (ENCODINGS[0], preprocessing.encoding)),
+        "missing": (missing, missing, (MISSING[0], "drop", preprocessing.missing)),
+    }
+    for name, (argument, value, may_be) in given.items():
+        if value not in may_be:
+            raise ValueError(
+                f"`{name}` must be as in the earlier table, since the columns become what they "
+                f"became there; got {values.shown(argument)}. Leave out `{name}`."
+            )
+
+
+def _refuse_lacking(names, needed):
+    """Raises ValueError if a table lacks a column of an earlier one."""
+    if lacking := [name for name in needed if name not in names]:
+        raise ValueError(
+            f"`table` must have the columns of the earlier table, {_first(needed)}; it lacks "
+            f"{lacking[0]!r:.60}. Give it this column."
+        )
 
 
 def _names(columns):

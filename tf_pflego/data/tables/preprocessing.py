@@ -210,7 +210,8 @@ def _refuse_no_categories(array, name):
     if 2 * len(words) < len(found) and not all(map(_CODE.fullmatch, found)):
         raise ValueError(
             f"the column {name!r} must be of numbers or of categories; got numbers, and "
-            f"{(words or found)[0]!r:.40} among them. Correct these rows, leave cells empty, say "
+            f"{(words or found)[0]!r:.40} among them. Correct these cells: leave those without a "
+            "number empty, and write 1163 without a sign between its thousands. Or say "
             f"`decimal=','` for numbers such as 0,5, {remedy}"
         )
     if len(found) > _FEW and 2 * len(found) > len(array) - array.null_count:
