@@ -94,7 +94,7 @@ def on_page_markdown(markdown, *, page, config, files):
     """Turns links to files of the repository into links of the site."""
     uri = page.file.src_uri
     here = _repository_path(uri)
-    markdown = _NOT_ON_SITE.sub("", markdown)
+    markdown = _NOT_ON_SITE.sub("", markdown).replace(" ± ", "\u00a0±\u00a0")
 
     def rewritten(match):
         target, anchor = _target(match["link"], here)
@@ -185,8 +185,8 @@ def _notebook(notebook, name):
                 )
             else:
                 parts.append(f"````text\n{''.join(output['text']).rstrip()}\n````")
-    parts.insert(1, f"To run it, take the file [{name}]({name}).")
-    return "\n\n".join(parts)
+    title, _, rest = "\n\n".join(parts).partition("\n\n")
+    return f"{title}\n\nTo run it, take the file [{name}]({name}).\n\n{rest}"
 
 
 def _method_page(name):
