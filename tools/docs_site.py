@@ -6,11 +6,13 @@ which is right for the first. For the site,
 
 * a Markdown file that a page links to becomes a page of the site, and so do its own links,
 * the source of a method becomes the page that `method_pages` makes of it,
+* a notebook becomes a page with what its cells have printed and drawn,
 * any other source becomes a page that shows it, and
 * images, tables and other data are copied.
 
-All of them are in the folder `repository` of the site. A link to what does not exist ends the
-build. The overview in `docs/methods.md` has one row per method, which the method's page takes over.
+Those of methods and notebooks are in folders of these names, all others in the folder `repository`
+of the site. A link to what does not exist ends the build. The overview in `docs/methods.md` has one
+row per method, which the method's page takes over.
 
 A line `<!-- settings of RunConfig -->` becomes the table of its settings. Text between the
 lines `<!-- in the repository alone -->` and `<!-- end -->` is not on the site.
@@ -19,6 +21,7 @@ Below a heading `## NAME`, a line `::: tf_pflego.NAME` is the entry of a public 
 entry has a heading of its own, with the signature, in the place of that one.
 """
 
+import json
 import os
 import pathlib
 import posixpath
@@ -80,9 +83,9 @@ def on_files(files, *, config):
         file = waiting.pop()
         for target in _linked(file.content_string, _repository_path(file.src_uri)):
             uri = _site_uri(target, file.src_uri)
-            if files.get_file_from_path(uri) is None and uri.startswith(f"{FOLDER}/"):
+            if files.get_file_from_path(uri) is None:
                 files.append(_added(config, target, uri))
-                if target.endswith(".md"):
+                if uri.endswith(".md") and target.endswith((".md", ".ipynb")):
                     waiting.append(files.get_file_from_path(uri))
     return files
 
@@ -91,7 +94,7 @@ def on_page_markdown(markdown, *, page, config, files):
     """Turns links to files of the repository into links of the site."""
     uri = page.file.src_uri
     here = _repository_path(uri)
-    markdown = _NOT_ON_SITE.sub("", markdown)
+    markdown = _NOT_ON_SITE.sub("", markdown).replace(" ± ", "\u00a0±\u00a0")
 
     def rewritten(match):
         target, anchor = _target(match["link"], here)
@@ -114,7 +117,7 @@ def _repository_path(uri):
     if uri.startswith(f"{FOLDER}/"):
         path = uri.removeprefix(f"{FOLDER}/")
         return path if (ROOT / path).exists() else path.removesuffix(".md")
-    return f"docs/{uri}"
+    return uri if uri.startswith("notebooks/") else f"docs/{uri}"
 
 
 def _site_uri(target, page):
@@ -124,11 +127,14 @@ def _site_uri(target, page):
     if target.startswith("docs/"):
         return target.removeprefix("docs/")
     path = pathlib.PurePosixPath(target)
-    name = path.stem
-    # The page of a method links to its source; everybody else to the page.
-    if str(path.parent) == "tf_pflego/algorithms" and name in REGISTRY:
-        if page != _method_page(name):
-            return _method_page(name)
+    made = None
+    if str(path.parent) == "tf_pflego/algorithms" and path.stem in REGISTRY:
+        made = _method_page(path.stem)
+    elif path.suffix == ".ipynb":
+        made = str(path.with_suffix(".md"))
+    # The page that is made of a source links to it; everybody else to the page.
+    if made not in (None, page):
+        return made
     return f"{FOLDER}/{target}{'.md' if path.suffix in _SHOWN else ''}"
 
 
@@ -156,12 +162,31 @@ def _added(config, target, uri):
     if not uri.endswith(".md"):
         return File.generated(config, uri, abs_src_path=str(source))
     content = source.read_text(encoding="utf-8")
+    if source.suffix == ".ipynb":
+        return File.generated(config, uri, content=_notebook(json.loads(content), source.name))
     if source.suffix != ".md":
         language = source.suffix.removeprefix(".") or "text"
         content = f"# {target}\n\n````{language}\n{content.rstrip()}\n````\n"
     if source.suffix != ".md" or source.parent != ROOT:  # Pages say the same, such as on results.
         content = f"{_NOT_SEARCHED}{content}"
     return File.generated(config, uri, content=content)
+
+
+def _notebook(notebook, name):
+    """Returns a notebook as Markdown, with the outputs that it is stored with."""
+    parts = []
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"````python\n{text}\n````")
+        for output in cell.get("outputs", ()):
+            if picture := output.get("data", {}).get("image/png"):
+                parts.append(
+                    f"![a picture that the cell draws](data:image/png;base64,{picture.strip()})"
+                )
+            else:
+                parts.append(f"````text\n{''.join(output['text']).rstrip()}\n````")
+    title, _, rest = "\n\n".join(parts).partition("\n\n")
+    return f"{title}\n\nTo run it, take the file [{name}]({name}).\n\n{rest}"
 
 
 def _method_page(name):

@@ -69,7 +69,7 @@ def _escaped(text):
         if place % 2:
             pieces[place] = f"`{piece.strip('`')}`"
         else:
-            pieces[place] = re.sub(r"([\\*_\[\]|~^])", r"\\\1", html.escape(piece, quote=False))
+            pieces[place] = re.sub(r"([\\*_\[\]|$])", r"\\\1", html.escape(piece, quote=False))
     return "".join(pieces)
 
 

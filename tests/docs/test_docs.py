@@ -4,11 +4,8 @@ import dataclasses
 import functools
 import importlib
 import json
-import os
 import pathlib
 import re
-import subprocess
-import sys
 import tempfile
 
 import method_pages
@@ -87,7 +84,7 @@ def test_no_code_is_left_out():
         lines = text.splitlines()
         for block in pages.blocks(text):
             elsewhere = "<!-- a test runs it" in lines[block.line - 3]
-            known = block.language in {"python", "sh", "text", "bibtex", ""} or elsewhere
+            known = block.language in {"python", "sh", "text", "bibtex", "math", ""} or elsewhere
             assert known, f"{name_of(path)}, line {block.line}: {block.language}"
 
 
@@ -248,8 +245,8 @@ def words_of(text):
 
 
 def test_text_is_shown_as_it_stands():
-    escaped = method_pages._escaped("W_i <- `a_b` where batch_size is 0, [K, M]")
-    assert escaped == r"W\_i &lt;- `a_b` where `batch_size` is 0, \[K, M\]"
+    escaped = method_pages._escaped("W_i <- `a_b` where batch_size is 0, [K, M], ~z^2 in $")
+    assert escaped == r"W\_i &lt;- `a_b` where `batch_size` is 0, \[K, M\], ~z^2 in \$"
 
 
 def test_a_docstring_without_a_title_is_refused(tmp_path):
@@ -288,101 +285,3 @@ def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
             count, _, more = said.partition(" + ")
             moved -= {"": 0, "M²": 1000**2, "2 heads": 2 * 3 * 1001}[more]
             assert min(abs(moved - int(count) * size) for size in sizes) < 0.01 * body, key
-
-
-@pytest.fixture(scope="module")
-def site(made_once):
-    """The built site."""
-    pytest.importorskip("mkdocs", reason="needs the extra docs")
-    pytest.importorskip("mkdocstrings", reason="needs the extra docs")
-
-    def build(directory):
-        result = subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(directory)],
-            cwd=ROOT,
-            env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        said = result.stdout + result.stderr  # With --quiet, warnings would not count as errors.
-        levels = set(re.findall(r"^(\w+) +-", said, re.MULTILINE))
-        assert result.returncode == 0 and levels == {"INFO"}, said
-
-    return made_once("site", build)
-
-
-def test_the_site_has_every_page_and_needs_no_other_host(site):
-    built = {str(path.relative_to(site)) for path in site.rglob("*.html")}
-    expected = {name_of(path).replace(".md", ".html") for path in PAGES}
-    expected |= {f"methods/{name}.html" for name in algorithms.REGISTRY}
-    assert expected <= built
-    fetched = re.compile(
-        r"""<(?:script|img|iframe|source|link)\b[^>]*\b(?:src|href)=["']?https?:"""
-    )
-    for path in site.rglob("*.html"):
-        assert not fetched.search(path.read_text(encoding="utf-8")), path
-    for path in site.rglob("*.css"):
-        assert not re.search(r"(?:url\(|@import)\s*[\"']?https?:", path.read_text("utf-8")), path
-
-
-def test_notes_for_readers_of_the_repository_are_not_on_the_site(site):
-    """There a line `::: NAME` says nothing; on the site, the entry is in its place."""
-    for path in (DOCS / "reference").glob("*.md"):
-        note = "> The pages below" if path.stem == "index" else "> A line `::: NAME` stands"
-        assert note in path.read_text(encoding="utf-8")
-        built = (site / "reference" / f"{path.stem}.html").read_text(encoding="utf-8")
-        assert "<blockquote>" not in built and "repository alone" not in built
-
-
-@pytest.fixture
-def open_page(site, browser):
-    """A function that opens a page as a file; no script fails, and nothing else is asked for."""
-    seen = []
-
-    def opened(name):
-        page = browser.new_page(viewport={"width": 1600, "height": 800})
-        page.set_default_timeout(300_000)  # milliseconds
-        page.on("request", lambda request: seen.append(request.url))
-        page.on("pageerror", lambda error: seen.append(str(error)))
-        page.goto((site / f"{name}.html").as_uri(), wait_until="networkidle")
-        return page
-
-    yield opened
-    assert [one for one in seen if not one.startswith((f"{site.as_uri()}/", "data:"))] == []
-
-
-def test_the_search_of_the_site_has_pages_and_no_copies_of_results(site):
-    index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
-    found = {entry["location"].partition("#")[0] for entry in json.loads(index)["docs"]}
-    assert {"recipes.html", "methods/pgfed.html", "repository/SECURITY.html"} <= found
-    copies = {name for name in found if name.startswith("repository/")}
-    assert {name for name in copies if name.count("/") > 1} == set()
-
-
-def test_no_page_of_the_site_is_wider_than_the_screen(open_page):
-    """And code of up to 100 columns can be read without moving it, where there is room."""
-    for name in ("index", "methods", "methods/pgfed", "reference/simulation", "own_method", "tff"):
-        page = open_page(name)
-        codes = "[...document.querySelectorAll('.highlight code')]"
-        cut = page.evaluate(
-            f"{codes}.filter(c => c.scrollWidth > c.clientWidth).map(c => c.textContent)"
-        )
-        assert all(max(map(len, code.splitlines())) > 100 for code in cut), name
-        for width in (1600, 360):
-            page.set_viewport_size({"width": width, "height": 800})
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-        broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
-        assert page.evaluate(broken) == 0, name
-
-
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [("GRU", "models.html"), ("clients.csv", "data.html"), ("learning_rate", "methods.html")],
-)
-def test_the_search_of_the_site_finds_words_inside_code(open_page, words, name):
-    """Also from a page in a folder, and where the site is opened as files."""
-    page = open_page("methods/pflego")
-    page.click("input[name=query]")
-    page.keyboard.type(words)
-    page.wait_for_selector(f'.md-search-result__link[href*="/{name}"]', state="attached")

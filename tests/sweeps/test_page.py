@@ -90,6 +90,7 @@ def test_a_page_has_all_sections_and_obeys_no_text(directory, tmp_path, capsys):
     assert page.count(">ended early<") == len(sweep.cells)
     assert all(tried_of(cell)[-1] != sweep.best()[cell.name] for cell in EXPERIMENT.planned)
     assert sweep.table().rows[0]["tuning_rounds"] == 20
+    assert '<td class="number">4 (20 rounds)</td>' in page  # It does not break.
     # Ids are not used twice, every reference inside has its target, and nothing is fetched.
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))

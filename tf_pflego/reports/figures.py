@@ -34,7 +34,7 @@ COLORS = (
     ("#555555", "#c8c8c8"),
     ("#5b3fa8", "#b09cf0"),
 )
-INK, GRID, PAPER, GREY = "#222222", "#cccccc", "#fffffe", "#999999"
+INK, GRID, GREY = "#222222", "#cccccc", "#999999"
 DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2))
 MARKERS = "os^DvPX"
 
@@ -246,9 +246,9 @@ _DRAWN = re.compile(r' (?:d|x|y|transform|width|height|points)="[^"]*"')
 def svg_of(figure: Figure, key: str, description: str) -> Markup:
     """Returns a figure as an <svg> element to be put into a page.
 
-    Its colours are the variables --s0, --s1, .. of the series, --ink, --grid and --paper; its text
-    is text in the font of the page, which matplotlib has escaped. The key, which no other figure of
-    the page has, makes the ids inside unique. The description is plain text.
+    Its colours are the variables --s0, --s1, .. of the series, --ink and --grid; its text is text
+    in the font of the page, which matplotlib has escaped. The key, which no other figure of the
+    page has, makes the ids inside unique. The description is plain text.
     """
     # Without title and legend, one pass of this layout does for two of the constrained one; and
     # whoever saves a figure that has a layout still draws it twice.
@@ -267,7 +267,6 @@ def svg_of(figure: Figure, key: str, description: str) -> Markup:
     for number, (light, _) in enumerate(COLORS):
         svg = svg.replace(light, f"var(--s{number})")
     svg = svg.replace(INK, "var(--ink)").replace(GRID, "var(--grid)")
-    svg = svg.replace(PAPER, "var(--paper)")
     svg = re.sub(r"(font: [\d.]+px) [^;\"]*", r"\1 var(--font)", svg)
     svg = re.sub(r"\n\s*", "\n", svg)
     (box,) = re.findall(r'viewBox="[^"]*"', svg[: svg.index(">")])

@@ -18,7 +18,8 @@ _MOST_METRICS = 40
 _LONGEST_WORD = 24
 _BEST_IN_FRONT = 4
 _NUMBER = re.compile(
-    r"[-+\N{MINUS SIGN}]?\d+(\.\d+)?(e[-+]?\d+)?( ± \d+(\.\d+)?)?(\N{NO-BREAK SPACE}%)?"
+    r"[-+\N{MINUS SIGN}]?\d+(\.\d+)?(e[-+]?\d+)?( ± \d+(\.\d+)?)?"
+    r"(\N{NO-BREAK SPACE}%| \(\d+ rounds\))?"
 )
 # The markers of a legend as paths in a box of 44 by 14, by their names in matplotlib.
 _MARKS = {

@@ -80,8 +80,9 @@ def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) 
             _draw_setting(axis, cell, name, trials, first, cell.name in chosen, color)
         else:
             axis.set_visible(False)
+    unit = figures.plain(f"{first.title}{first.unit}")
     for axis in axes[:, 0]:
-        axis.set_ylabel(figures.plain(f"validation {first.title}{first.unit}"), fontsize=9)
+        axis.set_ylabel(f"validation\n{unit}", fontsize=9)
     return figure
 
 
