@@ -2,9 +2,9 @@
 
 python tools/documents.py
 
-From results/ it writes the pages that are of no sweep alone (overview.md, round_times.md and
-local_speed.md there), the flag files of run_configs/fashion_mnist, one per method, with what was
-measured at their heads, and the tables of README.md and docs/ below lines like
+From results/ it writes the pages that are of no sweep alone (overview.md, round_times.md,
+frozen_rounds.md and others there), the flag files of run_configs/fashion_mnist, one per method,
+with what was measured at their heads, and the tables of README.md and docs/ below lines like
 <!-- results/table1/tables.md, table 2 -->. `tf-pflego sweep FILE --output_dir=results --redraw`
 draws the tables and figures of the sweeps themselves.
 """

@@ -38,6 +38,7 @@ def pages(results: pathlib.Path) -> dict[str, bytes]:
         "overview": ("Cost and accuracy", _costs(results, report)),
         "round_times": ("Seconds per round", round_times(report)),
         "local_speed": ("PGFed paper, Table 7", _speeds(report)),
+        "frozen_rounds": ("Rounds on the features of a frozen network", _frozen(report)),
         "trained_body": ("A trained network, and from scratch", _trained(results)),
         "pfllib": ("Beside PFLlib", _differences(store.read(results / "pfllib.csv"))),
     }
@@ -111,6 +112,24 @@ def _trained(results):
     ]
     classes = ["2 classes", "5 classes", "10 classes"]
     return markdown(["method", "network", *classes, "seconds a round"], lines)
+
+
+def _frozen(report):
+    """Returns the table of frozen networks, from the part `frozen` of the benchmark."""
+    lines = []
+    for network in dict.fromkeys(re.findall(r"frozen/(\w+)/", " ".join(report))):
+        of = {key.partition(f"/{network}/")[2]: value for key, value in report.items()}
+        times = (
+            f"{of[f'{way}/seconds']['median']:.3f} ({of[f'{way}/cpu_seconds']['median']:.3f})"
+            for way in ("images", "features")
+        )
+        ratios = f"{of['images_over_features']:.0f} ({of['cpu_images_over_features']:.0f})"
+        once = f"{of['features/prepared_cpu_seconds']:.1f}"
+        peaks = (f"{of[f'{way}/peak_megabytes']:,.0f}" for way in ("images", "features"))
+        lines.append([network, *times, ratios, once, *peaks])
+    head = ["network", "round on images, s", "round on features, s", "ratio"]
+    head += ["features once, CPU s", "MB, images", "MB, features"]
+    return markdown(head, lines)
 
 
 def _speeds(report):
