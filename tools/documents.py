@@ -28,6 +28,7 @@ import shared_head
 import small_field
 import tables
 import trained_body
+import trained_heads
 
 from tf_pflego.sweeps import Cell, Experiment, store
 from tf_pflego.system import durable, texts
@@ -46,6 +47,7 @@ EXPERIMENTS = {
         small_field,
         tables,
         trained_body,
+        trained_heads,
     )
     for name, experiment in vars(module).items()
     if isinstance(experiment, Experiment)
