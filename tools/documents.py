@@ -17,6 +17,7 @@ from collections.abc import Sequence
 # Files of experiments import those beside them.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run_configs" / "experiments"))
 
+import adapted_body
 import attacks
 import fair_field
 import overview
@@ -38,6 +39,7 @@ RESULTS = ROOT / "results"
 EXPERIMENTS = {
     name: experiment
     for module in (
+        adapted_body,
         attacks,
         fair_field,
         pflego,

@@ -126,7 +126,7 @@ def _frozen(report):
         ratios = f"{of['images_over_features']:.0f} ({of['cpu_images_over_features']:.0f})"
         once = f"{of['features/prepared_cpu_seconds']:.1f}"
         peaks = (f"{of[f'{way}/peak_megabytes']:,.0f}" for way in ("images", "features"))
-        lines.append([network, *times, ratios, once, *peaks])
+        lines.append([f"`{network}`", *times, ratios, once, *peaks])
     head = ["network", "round on images, s", "round on features, s", "ratio"]
     head += ["features once, CPU s", "MB, images", "MB, features"]
     return markdown(head, lines)

@@ -70,20 +70,16 @@ def _clients(run):
     return images("cifar10", 3000, 50, count)(run)
 
 
-def experiment(title, model, methods):
+def experiment(title, model, methods, degrees=tuple(paper_pages.DEGREES), rounds=60):
     """Returns the experiment of a body, from the settings of each method."""
-    settings = {"clients_per_round": 10, "num_rounds": 60, "eval_every": 10}
+    settings = {"clients_per_round": 10, "num_rounds": rounds, "eval_every": 10}
     settings |= {"local_epochs": 2, "batch_size": 32, "label_space": "global", "class_mask": True}
     return Experiment(
-        [
-            {"personalization": degree, **method}
-            for degree in paper_pages.DEGREES
-            for method in methods
-        ],
+        [{"personalization": degree, **method} for degree in degrees for method in methods],
         settings,
         seeds=(0, 1, 2),
         title=title,
-        tuning={"num_rounds": 30},
+        tuning={"num_rounds": rounds // 2},
         clients=_clients,
         model=model,
     )
