@@ -10,6 +10,7 @@ import pathlib
 import time
 
 import numpy as np
+from benchmark_frozen import frozen
 from benchmark_tff import methods, process
 from benchmark_work import (
     CIFAR_SHARE,
@@ -336,8 +337,9 @@ PARTS = {
     part.__name__: part
     for part in (
         *(fashion_mnist, omniglot, cifar10_pflego, cifar10, synthetic),
-        *(shared_head, million, methods, process, ray),
+        *(shared_head, million, methods, process, ray, frozen),
     )
 }
-# `million` takes gigabytes of temporary files, and `methods` times all methods.
-BY_DEFAULT = [name for name in PARTS if name not in ("million", "methods")]
+# `million` takes gigabytes of temporary files, `methods` times all methods, and a round of `frozen`
+# on images takes most of a minute.
+BY_DEFAULT = [name for name in PARTS if name not in ("million", "methods", "frozen")]

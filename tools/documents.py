@@ -2,9 +2,9 @@
 
 python tools/documents.py
 
-From results/ it writes the pages that are of no sweep alone (overview.md, round_times.md and
-local_speed.md there), the flag files of run_configs/fashion_mnist, one per method, with what was
-measured at their heads, and the tables of README.md and docs/ below lines like
+From results/ it writes the pages that are of no sweep alone (overview.md, round_times.md,
+frozen_rounds.md and others there), the flag files of run_configs/fashion_mnist, one per method,
+with what was measured at their heads, and the tables of README.md and docs/ below lines like
 <!-- results/table1/tables.md, table 2 -->. `tf-pflego sweep FILE --output_dir=results --redraw`
 draws the tables and figures of the sweeps themselves.
 """
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 # Files of experiments import those beside them.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run_configs" / "experiments"))
 
+import adapted_body
 import attacks
 import fair_field
 import overview
@@ -28,6 +29,7 @@ import shared_head
 import small_field
 import tables
 import trained_body
+import trained_heads
 
 from tf_pflego.sweeps import Cell, Experiment, store
 from tf_pflego.system import durable, texts
@@ -37,6 +39,7 @@ RESULTS = ROOT / "results"
 EXPERIMENTS = {
     name: experiment
     for module in (
+        adapted_body,
         attacks,
         fair_field,
         pflego,
@@ -46,6 +49,7 @@ EXPERIMENTS = {
         small_field,
         tables,
         trained_body,
+        trained_heads,
     )
     for name, experiment in vars(module).items()
     if isinstance(experiment, Experiment)

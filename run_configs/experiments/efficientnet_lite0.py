@@ -24,16 +24,20 @@ _STAGES = (
 NUM_FEATURES = 1280
 
 
-def efficientnet_lite0(weights: pathlib.Path, image_size: int = 96) -> tf.keras.Sequential:
+def efficientnet_lite0(
+    weights: pathlib.Path, image_shape: tuple[int, int, int], image_size: int = 96
+) -> tf.keras.Model:
     """Returns the network from images [N, h, w, 3] in [0, 1] to features [N, 1280], frozen.
 
     Args:
       weights: The file.
+      image_shape: (h, w, 3).
       image_size: Height and width to which images are resized first.
     """
     layers = tf.keras.layers
-    inputs = tf.keras.Input((image_size, image_size, 3))
-    x = _convolved("stem", inputs, 32, 3, 2)
+    inputs = tf.keras.Input(image_shape)
+    x = layers.Rescaling(2.0, -1.0)(layers.Resizing(image_size, image_size)(inputs))
+    x = _convolved("stem", x, 32, 3, 2)
     for number, (size, stride, factor, channels) in enumerate(_STAGES):
         block, before = f"block{number}", x
         if factor > 1:
@@ -50,8 +54,7 @@ def efficientnet_lite0(weights: pathlib.Path, image_size: int = 96) -> tf.keras.
             layer = network.get_layer(name.replace("/", "_"))
             layer.set_weights([arrays[f"{name}/kernel"], arrays[f"{name}/bias"]])
     network.trainable = False
-    scaled = [layers.Resizing(image_size, image_size), layers.Rescaling(2.0, -1.0)]
-    return tf.keras.Sequential([tf.keras.Input((None, None, 3)), *scaled, network])
+    return network
 
 
 def _convolved(name, x, channels, size, stride=1):

@@ -27,6 +27,25 @@ _WITH_LABELS = {
     _SHARED: f"`{_SHARED}`",
     "fedavg_muon": "`fedavg` with mask and Muon",
 }
+# The pages of methods on several bodies: title, and the experiments with words for the bodies.
+_BODIES = {
+    "trained_body": (
+        "A trained network, and from scratch",
+        {"trained_body": "trained, frozen", "trained_body_scratch": "from scratch"},
+    ),
+    "trained_heads": (
+        "Heads on a trained network",
+        {"trained_heads": "features as they are", "trained_heads_scaled": "features normalised"},
+    ),
+    "adapted_body": (
+        "A trained network that goes on learning",
+        {
+            "adapted_body_frozen": "frozen",
+            "adapted_body_lora": "adapters in the last block",
+            "adapted_body_last": "last block trained",
+        },
+    ),
+}
 # The machine was busy when FedAvg ran with Muon; with Adam its clients do the same.
 _TIMED = {"fedavg_muon": "fedavg_adam"}
 
@@ -38,7 +57,8 @@ def pages(results: pathlib.Path) -> dict[str, bytes]:
         "overview": ("Cost and accuracy", _costs(results, report)),
         "round_times": ("Seconds per round", round_times(report)),
         "local_speed": ("PGFed paper, Table 7", _speeds(report)),
-        "trained_body": ("A trained network, and from scratch", _trained(results)),
+        "frozen_rounds": ("Rounds on the features of a frozen network", _frozen(report)),
+        **{name: (title, _bodies(results, bodies)) for name, (title, bodies) in _BODIES.items()},
         "pfllib": ("Beside PFLlib", _differences(store.read(results / "pfllib.csv"))),
     }
     cores = str(report["cores"]).encode()
@@ -98,19 +118,42 @@ def round_times(report: dict) -> str:
     return markdown(head, lines)
 
 
-def _trained(results):
-    """Returns the table of docs/trained_bodies.md."""
-    bodies = {"trained_body": "trained, frozen", "trained_body_scratch": "from scratch"}
+def _bodies(results, bodies):
+    """Returns the table of methods on several bodies, from {experiment: words for its body}."""
+    cells, heads = {}, {"high": "2 classes", "medium": "5 classes", "no": "10 classes"}
+    for name, words in bodies.items():
+        for row in store.runs_in(results / name / store.RUNS):
+            newton = ", Newton's steps" if "newton" in row["run"] else ""
+            of_method = cells.setdefault((f"`{row['algorithm']}`{newton}", words), {})
+            of_method.setdefault(row["personalization"], []).append(row)
+    degrees = [degree for degree in heads if any(degree in runs for runs in cells.values())]
     lines = [
         [
-            *(f"`{method}`", words, *(accuracy(runs[one], store.SERVED) for one in DEGREES)),
+            *(*about, *(accuracy(runs.get(degree, []), store.SERVED) for degree in degrees)),
             seconds([row for of_degree in runs.values() for row in of_degree]),
         ]
-        for name, words in bodies.items()
-        for method, runs in by_method(store.runs_in(results / name / store.RUNS)).items()
+        for about, runs in cells.items()
     ]
-    classes = ["2 classes", "5 classes", "10 classes"]
-    return markdown(["method", "network", *classes, "seconds a round"], lines)
+    columns = [heads[degree] for degree in degrees]
+    return markdown(["method", "network", *columns, "seconds a round"], lines)
+
+
+def _frozen(report):
+    """Returns the table of frozen networks, from the part `frozen` of the benchmark."""
+    lines = []
+    for network in dict.fromkeys(re.findall(r"frozen/(\w+)/", " ".join(report))):
+        of = {key.partition(f"/{network}/")[2]: value for key, value in report.items()}
+        times = (
+            f"{of[f'{way}/seconds']['median']:.3f} ({of[f'{way}/cpu_seconds']['median']:.3f})"
+            for way in ("images", "features")
+        )
+        ratios = f"{of['images_over_features']:.0f} ({of['cpu_images_over_features']:.0f})"
+        once = f"{of['features/prepared_cpu_seconds']:.1f}"
+        peaks = (f"{of[f'{way}/peak_megabytes']:,.0f}" for way in ("images", "features"))
+        lines.append([f"`{network}`", *times, ratios, once, *peaks])
+    head = ["network", "round on images, s", "round on features, s", "ratio"]
+    head += ["features once, CPU s", "MB, images", "MB, features"]
+    return markdown(head, lines)
 
 
 def _speeds(report):

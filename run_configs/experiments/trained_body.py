@@ -23,20 +23,30 @@ from tf_pflego.sweeps import Experiment
 
 METHODS = ("local", "fedavg", "fedper", "pflego", "pflego_shared_head")
 _UNITS = 64
-_RATES = {"client_learning_rate": (0.01, 0.03, 0.1, 0.3)}
+RATES = {"client_learning_rate": (0.01, 0.03, 0.1, 0.3)}
 _SERVER_RATES = {
     "pflego": {"server_learning_rate": (0.003, 0.01, 0.03, 0.1)},
     "pflego_shared_head": {"server_learning_rate": (0.002, 0.004, 0.008, 0.016)},
 }
 
 
-def _on_features(run, clients):
+def on_features(run, clients):
     """Returns the frozen network and a layer that is trained."""
+    frozen = network(run, clients)
+    return with_layer(frozen.inputs, frozen.outputs[0], run, clients)
+
+
+def network(run, clients):
+    """Returns EfficientNet-Lite0, frozen."""
     tf.keras.utils.set_random_seed(run["seed"])
-    network = efficientnet_lite0(os.environ.get("EFFICIENTNET_LITE0", "efficientnet_lite0.npz"))
-    body = tf.keras.Sequential([tf.keras.Input(clients.example_shape), *network.layers])
-    body.add(tf.keras.layers.Dense(_UNITS, "relu"))
-    return _split(body, run, clients)
+    weights = os.environ.get("EFFICIENTNET_LITE0", "efficientnet_lite0.npz")
+    return efficientnet_lite0(weights, clients.example_shape)
+
+
+def with_layer(inputs, tensor, run, clients):
+    """Returns the model of a network up to a tensor, and a layer that is trained behind it."""
+    features = tf.keras.layers.Dense(_UNITS, "relu")(tensor)
+    return _split(tf.keras.Model(inputs, features), run, clients)
 
 
 def _from_scratch(run, clients):
@@ -60,23 +70,21 @@ def _clients(run):
     return images("cifar10", 3000, 50, count)(run)
 
 
-def _experiment(title, model):
-    settings = {"clients_per_round": 10, "num_rounds": 60, "eval_every": 10}
+def experiment(title, model, methods, degrees=tuple(paper_pages.DEGREES), rounds=60):
+    """Returns the experiment of a body, from the settings of each method."""
+    settings = {"clients_per_round": 10, "num_rounds": rounds, "eval_every": 10}
     settings |= {"local_epochs": 2, "batch_size": 32, "label_space": "global", "class_mask": True}
     return Experiment(
-        [
-            {"personalization": degree, "algorithm": method, **_SERVER_RATES.get(method, _RATES)}
-            for degree in paper_pages.DEGREES
-            for method in METHODS
-        ],
+        [{"personalization": degree, **method} for degree in degrees for method in methods],
         settings,
         seeds=(0, 1, 2),
         title=title,
-        tuning={"num_rounds": 30},
+        tuning={"num_rounds": rounds // 2},
         clients=_clients,
         model=model,
     )
 
 
-trained_body = _experiment("CIFAR-10 on the features of a trained network", _on_features)
-trained_body_scratch = _experiment("CIFAR-10 from scratch", _from_scratch)
+_CELLS = [{"algorithm": method, **_SERVER_RATES.get(method, RATES)} for method in METHODS]
+trained_body = experiment("CIFAR-10 on the features of a trained network", on_features, _CELLS)
+trained_body_scratch = experiment("CIFAR-10 from scratch", _from_scratch, _CELLS)

@@ -1,6 +1,7 @@
 """What docs/ says of the results in the repository is so."""
 
 import itertools
+import json
 import re
 
 import compare_with_pfllib
@@ -373,3 +374,15 @@ def test_a_trained_network_is_worth_more_than_any_method_is_from_scratch():
         assert low < min(gains) <= max(gains) < high
         assert abs(trained["pflego"] - trained["local"]) < 3
         assert min(trained, key=trained.get) == "fedper"
+
+
+def test_rounds_on_features_take_a_small_part_of_those_through_a_frozen_network():
+    """docs/trained_bodies.md says so, by the processors' seconds and by the clock."""
+    report = json.loads((RESULTS / "benchmark.json").read_text(encoding="utf-8"))
+    for network, least, rounds in (("MobileNetV2", 80, (3, 3.5)), ("ResNet50", 1000, (1, 1.3))):
+        name = f"frozen/{network}"
+        for ratio in ("images_over_features", "cpu_images_over_features"):
+            assert report[f"{name}/{ratio}"] > least
+        once = report[f"{name}/features/prepared_cpu_seconds"]
+        low, high = rounds
+        assert low < once / report[f"{name}/images/cpu_seconds"]["median"] < high

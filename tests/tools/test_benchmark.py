@@ -4,6 +4,7 @@ import json
 import pathlib
 
 import benchmark
+import benchmark_frozen
 import benchmark_tff
 import benchmark_work
 import numpy as np
@@ -116,6 +117,22 @@ def test_rounds_are_timed_beside_those_of_pflego():
         f"| `fedper` | {seconds['median']:.3f} | {ratio:.2f} |  |  | 14.436 | 2.06 |"
         in overview.round_times(report).splitlines()
     )
+
+
+@pytest.mark.thorough
+def test_both_ways_through_a_frozen_network_are_measured():
+    report = {}
+    for entry in benchmark_frozen.compared("MobileNetV2", 32, repeats=2):
+        report |= entry if isinstance(entry, dict) else timing.measured(entry)
+    committed = {key for key in REPORT if key.startswith("frozen/MobileNetV2/")}
+    assert report.keys() == committed
+    for name, of in (("", "seconds"), ("cpu_", "cpu_seconds")):
+        images, features = (
+            report[f"frozen/MobileNetV2/{way}/{of}"] for way in ("images", "features")
+        )
+        assert images["runs"] == features["runs"] == 2
+        ratio = report[f"frozen/MobileNetV2/{name}images_over_features"]
+        assert ratio == round(images["median"] / features["median"], 3)
 
 
 def test_the_page_on_scale_shows_the_measured_shards():
