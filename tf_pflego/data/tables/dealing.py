@@ -70,8 +70,8 @@ def from_table(
         as in ISO 8601; it is no feature.
       task: The task, as in `SplitModel`.
       missing: The treatment of missing values: refuse; mean (a number becomes the mean, a category
-        one that no training row has); or drop (the row is left out). With `preprocessing` it may be
-        drop, or is that of the preprocessing.
+        one that no training row has); or drop (the row is left out). With `preprocessing`, which
+        has a treatment of its own, it may only be drop.
       categories: Columns of numbers that are categories; columns of text always are.
       encoding: The encoding of categories: one_hot, or codes for a body that begins with an
         Embedding. All features are categories then, and examples int32 [n, number of features].
