@@ -72,23 +72,14 @@ ROWS = [
     (["--", "--num_rounds=3"], "expected flags only; got '--num_rounds=3'", "Write flags as"),
     (["-x"], "must be one of those that --help lists; got --x", "Correct it or leave it out"),
     # Flag files.
-    (["--flagfile="], "--flagfile must name a file; got nothing", "Write --flagfile=FILE"),
-    (["--flagfile=nowhere"], "must be a file that can be read; got 'nowhere'", "Correct the path"),
-    (["--flagfile", "nowhere"], "can be read; got 'nowhere' (No such file", "Correct the path"),
-    (["--flagfile={tmp}"], "must be a file that can be read; got '{tmp}' (it is no reg",
-     "Correct the path"),
-    (["--flagfile={tmp}/binary"], "{tmp}/binary' (it is no text)", "Correct the path"),
-    (["--flagfile={tmp}/itself"], "must not include itself; got '{tmp}/itself' again in "
-     "{tmp}/itself, line 2", "Leave that line out"),
-    (["--flagfile={tmp}/first"], "itself; got '{tmp}/first' again in {tmp}/second, line 1",
-     "Leave"),
-    (["--flagfile={tmp}/unknown"], "got --nonsense in {tmp}/unknown, line 3",
-     "Correct it or leave"),
-    (["--flagfile={tmp}/words"], "got 'hello there' in {tmp}/words, line 1", "Correct the line"),
-    (["--flagfile={tmp}/value"], "number; got 'x' in {tmp}/value, line 1", "Correct --num_rounds"),
-    (["--flagfile={tmp}/lost"], "got '{tmp}/none' in {tmp}/lost, line 1 (No such", "Correct the"),
-    (["--flagfile=~nosuchuser/x"], "must be a file that can be read; got '~nosuchuser/x'",
-     "Correct"),
+    (["--flagfile=nowhere"], "must be a file of text that can be read; [Errno 2]", "Correct the"),
+    (["--flagfile", "nowhere"], "No such file or directory: 'nowhere'", "Correct the path"),
+    (["--flagfile={tmp}"], "Is a directory: '{tmp}'", "Correct the path"),
+    (["--flagfile={tmp}/binary"], "must be a file of text that can be read", "Correct the path"),
+    (["--flagfile={tmp}/unknown"], "got --nonsense", "Correct it or leave"),
+    (["--flagfile={tmp}/words"], "got 'hello there'", "Write flags as --name=value"),
+    (["--flagfile={tmp}/value"], "number; got 'x'", "Correct --num_rounds"),
+    (["--flagfile={tmp}/lost"], "No such file or directory: '{tmp}/none'", "Correct the path"),
     # Places.
     (["--output_dir=~nosuchuser/x"], "--output_dir must be a path whose user is known",
      "Write the"),
@@ -119,11 +110,6 @@ ROWS = [
      "fetched with --download"),
     (["--dataset=mnist", "--data_dir={tmp}/words"], "mnist is not in {tmp}/words",
      "Point --data_dir"),
-    (["--flagfile={tmp}/wide0"], "--flagfile must lead to at most 100 files", "Include fewer"),
-    (["--flagfile=a\0b"], "must be a file that can be read; got 'a\\x00b' (", "Correct the path"),
-    (["--flagfile={tmp}/fifo"], "must be a file that can be read; got '{tmp}/fifo' (it is no reg",
-     "Correct the path"),
-    (["--flagfile=/dev/zero"], "got '/dev/zero' (it is no regular file)", "Correct the path"),
     # Numbers that Python would take.
     *(
         ([f"--{name}={text}"], f"--{name} must be {expected}; got {text!r}", f"Correct --{name}")

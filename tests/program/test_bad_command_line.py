@@ -24,22 +24,15 @@ def files(tmp_path_factory):
     directory = tmp_path_factory.mktemp("files")
     (directory / "binary").write_bytes(bytes(range(256)))
     texts = {
-        "itself": "--num_rounds=3\n--flagfile={tmp}/itself\n",
-        "first": "--flagfile={tmp}/second\n",
-        "second": "--flagfile={tmp}/first\n",
         "unknown": "# a comment\n\n--nonsense=3\n",
         "words": "hello there\n",
         "value": "--num_rounds=x\n",
         "lost": "--flagfile={tmp}/none\n",
         "pupils.csv": "school,passed,age\nnorth,yes,3\nnorth,no,\nnorth,yes,5\nnorth,no,6\n"
         "south,no,4\nsouth,yes,2\n",
-        # Each includes the next one twice: 2^40 files in all.
-        **{f"wide{k}": 2 * f"--flagfile={{tmp}}/wide{k + 1}\n" for k in range(40)},
-        "wide40": "--num_rounds=3\n",
     }
     for name, text in texts.items():
         (directory / name).write_text(text.format(tmp=directory))
-    os.mkfifo(directory / "fifo")
     os.mkfifo(directory / "fifo.csv")
     (directory / "held").mkdir()
     (directory / "held" / "config.json").write_text('{"algorithm": "pfl')

@@ -11,7 +11,6 @@ from absl import flags
 from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods, settings_of_methods
 from tf_pflego.core import settings
-from tf_pflego.program import command_line
 from tf_pflego.runs import methods
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.system import values
@@ -39,10 +38,9 @@ def of_own_methods(arguments: Sequence[str]) -> list[dataclasses.Field]:
     named = flags.FlagValues()
     named.set_gnu_getopt(True)
     flags.DEFINE_list("algorithm", [], "", flag_values=named)
-    texts = [argument.text for argument in command_line.expanded(arguments)]
     try:
-        named(["tf_pflego", *texts], known_only=True)
-    except flags.Error:
+        named(["tf_pflego", *arguments], known_only=True)
+    except (flags.Error, ValueError):
         return []  # The whole command line is parsed next, and says what is wrong.
     return [
         field
