@@ -1,0 +1,91 @@
+"""The public names and where each is from, as `__init__.py` and type checkers read them."""
+
+from tf_pflego.aggregation.attacks import attacked
+from tf_pflego.aggregation.compression import compressed
+from tf_pflego.aggregation.private import private
+from tf_pflego.aggregation.robust import robust
+from tf_pflego.aggregation.secure import secure
+from tf_pflego.algorithms import build as build_algorithm
+from tf_pflego.core.participation import Participation
+from tf_pflego.core.statistics import Statistic
+from tf_pflego.core.tasks import Task, regression
+from tf_pflego.data import (
+    ClientData,
+    Dataset,
+    Examples,
+    Partition,
+    federate,
+    from_arrays,
+    merged,
+    round_robin,
+)
+from tf_pflego.data import load as load_dataset
+from tf_pflego.data.partitions.dirichlet import dirichlet
+from tf_pflego.data.tables.dealing import from_table
+from tf_pflego.models import SplitModel, mlp
+from tf_pflego.ray.options import RayOptions
+from tf_pflego.reports import write as report
+from tf_pflego.runs.build import build_simulation
+from tf_pflego.runs.callbacks import Callback, EarlyStopping
+from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.stored_run import StoredRun, load_run
+from tf_pflego.runs.training import run
+from tf_pflego.serving.export import export_clients
+from tf_pflego.serving.new_clients import NewClients
+from tf_pflego.serving.shared_body import export_shared_body
+from tf_pflego.simulation.frozen_features import with_frozen_features
+from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.sweeps.definition import Experiment, Range, grid
+from tf_pflego.sweeps.results import Sweep
+from tf_pflego.sweeps.results import load as load_sweep
+from tf_pflego.sweeps.runner import sweep
+from tf_pflego.tff import from_tff
+from tf_pflego.version import __version__
+
+__all__ = [
+    "Callback",
+    "ClientData",
+    "Dataset",
+    "EarlyStopping",
+    "Examples",
+    "Experiment",
+    "NewClients",
+    "Participation",
+    "Partition",
+    "Range",
+    "RayOptions",
+    "RunConfig",
+    "Simulation",
+    "SplitModel",
+    "Statistic",
+    "StoredRun",
+    "Sweep",
+    "Task",
+    "__version__",
+    "attacked",
+    "build_algorithm",
+    "build_simulation",
+    "compressed",
+    "dirichlet",
+    "export_clients",
+    "export_shared_body",
+    "federate",
+    "from_arrays",
+    "from_table",
+    "from_tff",
+    "grid",
+    "load_dataset",
+    "load_run",
+    "load_sweep",
+    "merged",
+    "mlp",
+    "private",
+    "regression",
+    "report",
+    "robust",
+    "round_robin",
+    "run",
+    "secure",
+    "sweep",
+    "with_frozen_features",
+]
