@@ -24,6 +24,7 @@ def files(tmp_path_factory):
     directory = tmp_path_factory.mktemp("files")
     (directory / "binary").write_bytes(bytes(range(256)))
     texts = {
+        "itself": "--num_rounds=3\n--flagfile={tmp}/itself\n",
         "unknown": "# a comment\n\n--nonsense=3\n",
         "words": "hello there\n",
         "value": "--num_rounds=x\n",

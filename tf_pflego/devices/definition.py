@@ -311,16 +311,10 @@ class Definition:
     def _preprocessing(self):
         if self.preprocessing is None:
             return None
-        from tf_pflego.data.tables.preprocessing import Column, Preprocessing  # It takes pyarrow.
+        from tf_pflego.data.tables.preprocessing import Preprocessing  # It takes pyarrow.
 
         try:
-            columns = tuple(
-                Column(**{**one, "categories": one["categories"] and tuple(one["categories"])})
-                for one in self.preprocessing["columns"]
-            )
-            names = self.preprocessing.get("class_names")
-            lists = {"columns": columns, "class_names": names and tuple(names)}
-            return Preprocessing(**{**self.preprocessing, **lists})
+            return Preprocessing.of_json(self.preprocessing)
         except (TypeError, KeyError) as error:
             raise ValueError(f"`preprocessing` must be of columns of a table ({error})") from None
 

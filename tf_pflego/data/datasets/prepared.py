@@ -142,14 +142,13 @@ def _there_or_prepared(name, data_dir, download, is_ours):
         )
     try:
         return _prepare(known, name, root, manual_dir, is_ours)
-    except DatasetError:
-        raise  # A builder of ours has said what is wrong with the file that it reads.
     except Exception as error:
         # TFDS, requests and the file system each have their own; the user needs one line.
+        source = f"{manual_dir / manual}" if manual else "the network"
         raise DatasetError(
             f"`dataset` {name} could not be prepared in {root} ({reason(error)}). Check "
-            f"{'' if is_ours else 'the network and '}that the directory can be written, or point "
-            "`data_dir` to a TFDS directory that has it."
+            f"{'' if is_ours and not manual else f'{source} and '}that the directory can be "
+            "written, or point `data_dir` to a TFDS directory that has it."
         ) from error
 
 
