@@ -45,7 +45,6 @@ class FedDbeConfig(AveragingServer, MiniBatches):
     """Hyper-parameters of FedDBE."""
 
     momentum: float = settings.momentum(0.0)
-    learn_bias: bool = settings.setting(True, "whether clients of FedDBE learn a bias of features")
     mean_weight: float = settings.setting(
         50.0, "kappa, weight of the squared distance to the mean features in FedDBE", at_least=0
     )
@@ -101,7 +100,7 @@ def build_feddbe(model: SplitModel, config: FedDbeConfig) -> Algorithm:
         return ClientResult(weights, state, averaged=running)
 
     def train(sent, state, client, round_):
-        (weights, bias), *_ = trained(sent, state.bias, client, kappa, config.learn_bias)
+        (weights, bias), *_ = trained(sent, state.bias, client, kappa, True)
         moved = nests.subtract(weights, sent.weights)
         return ClientResult(with_bias(weights, bias), ClientState(bias), averaged=moved)
 

@@ -19,7 +19,7 @@ serves the same. The server keeps P and the last round's models; client i keeps 
   w_i      ClientState.weights       body and classifier
   P        ServerState.affinities    [I, I], 1 on the diagonal at first
   M        models_received
-  L_i      the loss on the same `validation_share` of the client's training examples in all rounds
+  L_i      the loss on the same fifth of the client's training examples in all rounds
 
 Differences from the paper: the models with the largest affinities are sent, with no random ones
 among them, as PGFed's authors do.
@@ -38,6 +38,8 @@ from tf_pflego.core.last_cohort import LastCohort, with_largest
 from tf_pflego.core.local_training import MiniBatches, hold_out
 from tf_pflego.models.split import SplitModel
 
+_VALIDATION_SHARE = 0.2
+
 
 @dataclasses.dataclass(frozen=True)
 class FedFomoConfig(MiniBatches):
@@ -46,12 +48,6 @@ class FedFomoConfig(MiniBatches):
     momentum: float = settings.momentum(0.0)
     models_received: int = settings.setting(
         8, "M, the largest number of others' models that a client of FedFomo is sent", at_least=1
-    )
-    validation_share: float = settings.setting(
-        0.2,
-        "share of a client's training examples that FedFomo weighs models on",
-        above=0,
-        below=1,
     )
 
 
@@ -85,7 +81,7 @@ def build_fedfomo(model: SplitModel, config: FedFomoConfig) -> Algorithm:
 
     def client_update(message, state, client, round_):
         received, current = client.message, state.weights
-        training, validation = hold_out(client, config.validation_share, state.seed)
+        training, validation = hold_out(client, _VALIDATION_SHARE, state.seed)
         current_loss = model.loss(current, validation)
 
         def gain(inputs):

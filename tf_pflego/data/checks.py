@@ -66,7 +66,7 @@ def class_labels(labels: Any, what: str) -> np.ndarray:
     if labels.ndim > 1 and labels[:1].size > 1:
         remedy = ONE_CLASS
         if labels.ndim == 2 and labels.dtype.kind in "biuf":
-            if np.all((labels == 0) | (labels == 1)) and np.all(np.sum(labels, axis=1) == 1):
+            if is_one_hot(labels):
                 remedy = "If they are one-hot, convert them with `labels.argmax(axis=1)`."
         raise ValueError(
             f"{what} must be of rank 1, one integer for each example; got shape {labels.shape}. "
@@ -83,6 +83,11 @@ def class_labels(labels: Any, what: str) -> np.ndarray:
             f"{_NUMBERED}; if they are quantities, give `task='regression'`."
         )
     return integers(labels, what)
+
+
+def is_one_hot(labels: np.ndarray) -> bool:
+    """Returns whether each row of labels, [N, K], has a 1 and else zeros."""
+    return bool(np.all((labels == 0) | (labels == 1)) and np.all(labels.sum(axis=1) == 1))
 
 
 def labels_below(num_classes: int, labels: Any, what: str = "`labels`") -> np.ndarray:

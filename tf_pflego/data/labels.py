@@ -28,7 +28,7 @@ def checked(task: str, labels: Any, what: str, sequences: bool = False) -> np.nd
     if task == CLASSIFICATION:
         array = checks.array(labels, what)
         is_table = array.ndim == 2 and array.shape[1] > 1 and array.dtype.kind in "iu"
-        if not sequences or not is_table or _is_one_hot(array):
+        if not sequences or not is_table or checks.is_one_hot(array):
             return checks.class_labels(array, what)
         return _sequences(array, what)
     array = checks.array(labels, what)
@@ -65,10 +65,6 @@ def checked(task: str, labels: Any, what: str, sequences: bool = False) -> np.nd
                 f"{exact.max()}. Subtract {exact.mean().round()} from all."
             )
     return stored
-
-
-def _is_one_hot(labels):
-    return bool(np.all((labels == 0) | (labels == 1)) and np.all(labels.sum(axis=1) == 1))
 
 
 def _sequences(labels, what):

@@ -28,7 +28,7 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
         received = {"to all": sent.message, "to it alone": sent.to_one}
         sums, single = uploads
         told = {"for a sum": sums.summed, "for a mean": sums.weighted, "as it is": single}
-        body = _named_weights(resident.algorithm.model)
+        body = resident.algorithm.model
         lines += [
             f"Exchange {position} of a round, in which it takes part:",
             f"  it receives {_shapes(received, body)}",
@@ -39,6 +39,9 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
         label, time_ = definition.table["label_column"], definition.table["time_column"]
         lines.append(f"  Of its rows it reads {columns}, and {label} as the label")
         lines[-1] += f", in the order of {time_}." if time_ else "."
+    seen = "who sees what is sent can find some of them from it, which nothing here limits"
+    if aggregation_settings.is_private(settings):
+        seen = "the server can find some of them from what is sent, others only within epsilon"
     only = ""
     if settings.client_weights == UNIFORM:
         only = " only if it asks for the training loss"
@@ -47,7 +50,7 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
         "  The server sees what each client sends, and asks as often as it likes.",
         f"  It learns how many training examples the client has{only}.",
         "  It is told sums over the test examples, such as how many of them are predicted rightly.",
-        f"  Examples and labels are not sent. But {_bounded(settings)}.",
+        f"  Examples and labels are not sent. But {seen}.",
     ]
 
 
@@ -85,19 +88,6 @@ def tried(resident: Resident) -> list[str]:
     return [*lines, f"test: {time.monotonic() - started:.1f} s"]
 
 
-def _bounded(settings):
-    """Returns what of a definition limits how much can be found."""
-    if aggregation_settings.is_private(settings):
-        return "the server can find some of them from what is sent, and others only within epsilon"
-    return "who sees what is sent can find some of them from it, which nothing here limits"
-
-
-def _named_weights(model):
-    """Returns the shapes and the names of the body's weights, in their order."""
-    names = [f"body/{name.removesuffix(':0')}" for name in model.theta_names]
-    return [list(weight.shape) for weight in model.initial_theta], names
-
-
 def _shapes(parts, body, size=None):
     """Returns the size of what is sent, and which leaves there are, by their names."""
     size = num_bytes(tuple(parts.values())) if size is None else size
@@ -106,15 +96,17 @@ def _shapes(parts, body, size=None):
         leaves = nests.named(nest)
         if not leaves:
             continue
-        names, shapes = _names_of(leaves, *body), [list(leaf.shape) for leaf in leaves.values()]
+        names, shapes = _names_of(leaves, body), [list(leaf.shape) for leaf in leaves.values()]
         named = [f"{name} {shape}".strip() for name, shape in zip(names, shapes, strict=True)]
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
         said.append(f"{', '.join(named[:_MOST_NAMED])}{more} ({how})")
     return f"{size:,} bytes: {'; '.join(said) or 'nothing'}"
 
 
-def _names_of(leaves, shapes, weights):
+def _names_of(leaves, model):
     """Returns names of leaves, the body's weights' own wherever all of them come in a row."""
+    shapes = [list(weight.shape) for weight in model.initial_theta]
+    weights = [f"body/{name.removesuffix(':0')}" for name in model.theta_names]
     names, found = list(leaves), [list(leaf.shape) for leaf in leaves.values()]
     place = 0
     while place + len(shapes) <= len(found) and shapes:

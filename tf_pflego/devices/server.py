@@ -12,6 +12,7 @@ from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.server_links import DeviceOptions, Links
 from tf_pflego.runs import build, config, device_settings, training
 from tf_pflego.runs.callbacks import Callback
+from tf_pflego.simulation.checkpoint import KEPT
 from tf_pflego.system import log
 
 
@@ -72,7 +73,7 @@ def serve(
         run_config.clients_per_round,
         run_config.spare_clients,
         # The oldest checkpoint that stays is of at most so many rounds ago.
-        max(1, run_config.checkpoint_every * (run_config.checkpoints_kept + 1)),
+        max(1, run_config.checkpoint_every * (KEPT + 1)),
     )
     log.info(f"the definition is {definition.identity}")
     with contextlib.closing(Links(options, between_steps)) as links:

@@ -48,7 +48,7 @@ class DevicesEngine:
     def __init__(self, algorithm, clients, server_state, seed, place):
         if place.options.horizon * len(algorithm.exchanges) > MOST_STATES:
             raise ValueError(
-                f"`checkpoint_every` times one more than `checkpoints_kept` must be at most "
+                f"three times `checkpoint_every` must be at most "
                 f"{MOST_STATES // len(algorithm.exchanges)}, since clients keep no older states; "
                 f"got {place.options.horizon}. Lower `checkpoint_every`."
             )

@@ -45,12 +45,6 @@ def method_of(run_config: config.RunConfig, algorithm: Named | None = None) -> M
     return method
 
 
-def recorded(method: Method) -> dict[str, str]:
-    """Returns the entries of a method in the configuration of a run."""
-    source = {SOURCE: method.checksum()} if method.is_own else {}
-    return {"algorithm": method.name, **source}
-
-
 def is_own(configuration: Mapping[str, Any]) -> bool:
     """Returns whether a run's stored configuration names a user's own method."""
     return ":" in str(configuration.get("algorithm"))

@@ -44,7 +44,6 @@ class OutputSettings:
         "when a signal ends the run; 0 for none",
         at_least=0,
     )
-    checkpoints_kept: int = _of_output(2, "how many checkpoints stay", at_least=1)
     tensorboard: bool = _of_output(
         False, "write the metrics also as TensorBoard reads them, into OUTPUT_DIR/tensorboard"
     )

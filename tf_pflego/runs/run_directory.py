@@ -33,8 +33,7 @@ from tf_pflego.runs.reader import OWN_CLIENTS
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import durable, log
-from tf_pflego.system.lock import DirectoryLock, InUseError
+from tf_pflego.system import durable, lock, log
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
 _CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
@@ -65,8 +64,8 @@ class RunDirectory:
 
     The run, which has every setting and hyper-parameter in its `configuration`, may take the place
     of another one with `overwrite`, or go on with the one that is there with `resume`; the summary
-    of a finished one is then in `finished`. Any other contents are a RunDirectoryError. `kept`
-    checkpoints stay. Until the run is complete, its files are in `work`.
+    of a finished one is then in `finished`. Any other contents are a RunDirectoryError. Until the
+    run is complete, its files are in `work`.
     """
 
     def __init__(
@@ -75,18 +74,17 @@ class RunDirectory:
         configuration: dict[str, Any],
         overwrite: bool = False,
         resume: bool = False,
-        kept: int = 2,
     ):
         self.path = pathlib.Path(path).expanduser()
         self.finished: dict[str, Any] | None = None
         self._configuration = configuration
         self._metrics: BinaryIO = io.BytesIO()  # until `begin` opens the file
         self._checkpoint: dict[str, Any] | None = None  # that the run goes on from
-        self._lock = self._locked()
+        self._lock = lock.taken(self.path, "run", RunDirectoryError)
         try:
             self._refuse_links()
             self.work = self._place(overwrite, resume)
-            self._checkpoints = Checkpoints(self.work / _CHECKPOINTS, kept)
+            self._checkpoints = Checkpoints(self.work / _CHECKPOINTS)
             if resume:
                 self._find_earlier()
         except BaseException:
@@ -198,20 +196,6 @@ class RunDirectory:
             files.npz(self.work / "server.npz", arrays)
         self._write_json(_SUMMARY, _finite_or_none(summary))
         self._replace()
-
-    def _locked(self):
-        try:
-            return DirectoryLock(self.path)
-        except InUseError as error:
-            raise RunDirectoryError(
-                f"`output_dir` must not be in use; another run writes to {self.path} ({error}). "
-                "Wait for its end, or choose another `output_dir`."
-            ) from None
-        except OSError as error:
-            raise RunDirectoryError(
-                f"`output_dir` must be a directory that can be written; {self.path} is not "
-                f"({error.strerror}). Choose another `output_dir`."
-            ) from error
 
     def _refuse_links(self):
         """Raises RunDirectoryError if a write or a rename would leave the run's directory."""

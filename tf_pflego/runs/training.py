@@ -157,7 +157,9 @@ def refuse_few_clients(run_config: config.RunConfig) -> None:
 
 def _configuration(run_config, method, hyper_parameters, clients=None, model=None):
     """Returns the configuration in a run's directory."""
-    configuration = dataclasses.asdict(run_config) | methods.recorded(method)
+    configuration = dataclasses.asdict(run_config) | {"algorithm": method.name}
+    if method.is_own:
+        configuration[methods.SOURCE] = method.checksum()
     configuration |= dict(sorted(hyper_parameters.items()))
     if clients is not None:
         configuration |= build.recorded_clients(run_config, clients)
@@ -169,7 +171,7 @@ def _configuration(run_config, method, hyper_parameters, clients=None, model=Non
 
 
 def _directory(run_config, method, configuration):
-    how = run_config.overwrite, run_config.resume, run_config.checkpoints_kept
+    how = run_config.overwrite, run_config.resume
     return RunDirectory(run_config.output_dir, configuration, *how)
 
 

@@ -43,6 +43,7 @@ from tf_pflego.simulation.trained import Trained
 from tf_pflego.system import durable, log, rows
 
 _FORMAT = 1
+KEPT = 2  # How many checkpoints stay.
 _SEGMENTS_PER_LEVEL = 64
 _MANIFEST = re.compile(r"checkpoint-(\d+)\.json")
 _FILE = re.compile(r"(checkpoint-\d+\.json|(server|clients)-\d+(\.\d+)?\.npz|\..+\.partial)")
@@ -63,7 +64,7 @@ class Checkpoints:
     The newest `kept` stay.
     """
 
-    def __init__(self, directory: str | os.PathLike, kept: int = 2):
+    def __init__(self, directory: str | os.PathLike, kept: int = KEPT):
         self.directory = pathlib.Path(directory).expanduser()
         self.kept = kept
         self._contents: list[dict[str, Any]] = []  # of the whole checkpoints, the newest last

@@ -38,7 +38,7 @@ def by_condition(sweep: Contents) -> dict[str, Runs]:
             runs = tuple(
                 ReportedRun(
                     path=sweep.path / cell.name / str(seed),
-                    configuration=dict(store.configuration_of(row)),
+                    configuration=store.settings_of(row)[1] | store.settings_of(row)[0],
                     versions={},
                     rounds=curves[cell.name, seed],
                     lost={},

@@ -15,7 +15,7 @@ from tf_pflego.sweeps import processes, results, work
 from tf_pflego.sweeps.definition import Experiment
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system import durable, errors, log, texts, values
-from tf_pflego.system.lock import DirectoryLock, InUseError
+from tf_pflego.system.lock import taken
 
 _POLL_SECONDS = 0.1
 _PACKAGE = pathlib.Path(__file__).parents[1]
@@ -67,8 +67,9 @@ def sweep(
     changes = {name: value for name, value in changes.items() if value is not None}
     experiment = dataclasses.replace(experiment, **changes)
     is_own = experiment.clients is not None or experiment.model is not None
+    is_own_method = any(not isinstance(c.settings["algorithm"], str) for c in experiment.planned)
     beside = jobs > 1 or bool(ray_address)
-    if beside and not source and (is_own or any(map(_is_function, experiment.planned))):
+    if beside and not source and (is_own or is_own_method):
         raise ValueError(
             "`jobs` must be 1 where clients, a model or a method are given as Python objects, "
             f"which other processes cannot have; got {jobs}. Define the experiment in a file, and "
@@ -85,7 +86,10 @@ def sweep(
             if beside and queue.total > queue.done:
                 _beside(queue, jobs, source * is_own, ray_address, between_steps)
             else:
-                _one_by_one(queue, between_steps)
+                while (job := queue.take()) is not None:
+                    between_steps()
+                    work.make(job, root, experiment, between_steps, queue.add)
+                    queue.end(job)
         finally:  # What was made before an interrupt is in the files too.
             queue.store.write_files()
         log.debug("drawing tables and figures")
@@ -138,33 +142,11 @@ def refuse_changed(root: pathlib.Path, package: pathlib.Path = _PACKAGE) -> None
 
 @contextlib.contextmanager
 def _locked(root):
-    try:
-        lock = DirectoryLock(root)
-    except InUseError as error:
-        raise ValueError(
-            f"`output_dir` must not be in use; another sweep writes to {root} ({error}). Wait for "
-            "its end, or choose another `output_dir`."
-        ) from None
-    except OSError as error:
-        raise ValueError(
-            f"`output_dir` must be a directory that can be written; {root} is not "
-            f"({error.strerror}). Choose another `output_dir`."
-        ) from error
+    lock = taken(root, "sweep")
     try:
         yield
     finally:
         lock.release()
-
-
-def _is_function(cell):
-    return not isinstance(cell.settings["algorithm"], str)
-
-
-def _one_by_one(queue, between_steps):
-    while (job := queue.take()) is not None:
-        between_steps()
-        work.make(job, queue.root, queue.experiment, between_steps, queue.add)
-        queue.end(job)
 
 
 def _beside(queue, jobs, source, ray_address, between_steps):

@@ -230,12 +230,6 @@ def settings_of(row: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]
     return _parsed(row["flags"]), _parsed(row["defaults"])
 
 
-def configuration_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Returns all settings of the run of a row as text, given or by default."""
-    named, defaults = settings_of(row)
-    return defaults | named
-
-
 def is_made_with(
     named: Mapping[str, str], defaults: Mapping[str, str], flags: Mapping[str, str]
 ) -> bool:

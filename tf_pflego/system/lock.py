@@ -16,6 +16,22 @@ class InUseError(BlockingIOError):
     """Another process holds the lock; the message says which."""
 
 
+def taken(path: pathlib.Path, what: str, kind: type[Exception] = ValueError) -> "DirectoryLock":
+    """Returns the lock of an `output_dir`; raises an error of a kind where there can be none."""
+    try:
+        return DirectoryLock(path)
+    except InUseError as error:
+        raise kind(
+            f"`output_dir` must not be in use; another {what} writes to {path} ({error}). Wait for "
+            "its end, or choose another `output_dir`."
+        ) from None
+    except OSError as error:
+        raise kind(
+            f"`output_dir` must be a directory that can be written; {path} is not "
+            f"({error.strerror}). Choose another `output_dir`."
+        ) from error
+
+
 class DirectoryLock:
     """A lock on a directory, which ends with the process, however that ends.
 
