@@ -44,8 +44,10 @@ def _run_unless_interrupted(argv, interruption):
 
 
 def _run(argv, interruption):
-    verb, arguments = _verb_of(argv[1:])
-    if verb is None:
+    verb, arguments = "train", argv[1:]
+    if arguments and not arguments[0].startswith("-"):
+        verb, *arguments = arguments
+    if verb not in VERBS:
         return _fail(
             f"a verb must be one of {', '.join(VERBS)}, or left out to train; got {argv[1]!r}. "
             f"{texts.suggestion(argv[1], VERBS)}Correct it; flags are written as --name=value."
@@ -85,13 +87,6 @@ def _run(argv, interruption):
         terminal.say(f"tf_pflego: {command_line.as_flags(message, flag_values, renamed)}")
         return code
     return 0
-
-
-def _verb_of(arguments):
-    """Returns the verb, None if there is no such verb, and the arguments after it."""
-    if not arguments or arguments[0].startswith("-"):
-        return "train", arguments
-    return (arguments[0] if arguments[0] in VERBS else None), arguments[1:]
 
 
 def _fail(message):

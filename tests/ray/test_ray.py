@@ -8,7 +8,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import benchmark_cases
@@ -191,21 +190,6 @@ def test_an_error_at_a_shard_is_said_as_in_process(cluster, error, code, tiny_mo
     traces = [path.read_text() for path in tmp_path.glob("*.traceback.txt")]
     assert len(traces) == (2 if code == 1 else 0)
     assert all("in client_update" in trace for trace in traces)
-
-
-def test_a_slow_shard_is_named(cluster, tiny_model, caplog):
-    with simulation_on(cluster, tiny_model, clients=make_clients()) as simulation:
-        simulation.participation = pfl.Participation(3, 3)
-        simulation.run(2)
-        (host,) = cluster.wait([cluster.call(1, "process_id")], [1])
-        caplog.clear()
-        os.kill(host, signal.SIGSTOP)
-        waking = threading.Timer(3.5, os.kill, (host, signal.SIGCONT))
-        waking.start()
-        simulation.run(2)
-        waking.join()
-    assert "shard 1 is slow: " in caplog.text
-    assert caplog.text.count("is slow") == 1
 
 
 def test_more_shards_than_clients_are_refused(cluster, tiny_model):

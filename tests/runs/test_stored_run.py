@@ -60,7 +60,7 @@ def test_a_finished_run_answers_and_stays_as_it_was(finished, digits_dir):
         assert (run.configuration["algorithm"], run.configuration["local_steps"]) == ("pflego", 3)
         assert run.versions["tf_pflego"] == pfl.__version__
         assert run.summary == json.loads((finished / "summary.json").read_text())
-        assert run.class_names == tuple("0123456789") and run.round_number == 5
+        assert run.clients.class_names == tuple("0123456789") and run.round_number == 5
         evaluation = run.evaluate()
         assert [f"{loss:.6g}" for loss in evaluation.train_loss] == [r["train_loss"] for r in rows]
         accuracy = evaluation.test_hits / evaluation.test_examples
@@ -155,7 +155,7 @@ def test_a_run_on_own_arrays_needs_them_again(tmp_path):
     with pytest.raises(RunDirectoryError, match=r"`clients` must be given .* \(mine\)"):
         run.client_model(0)
     run = pfl.load_run(output, clients=own_clients())
-    assert run.class_names == ("a", "b", "c", "d")
+    assert run.clients.class_names == ("a", "b", "c", "d")
     assert [*run.client_model(1).class_names] == ["b", "d"]
     rows = list(csv.DictReader((output / "clients.csv").open()))
     loss = [f"{loss:.6g}" for loss in run.evaluate().train_loss]

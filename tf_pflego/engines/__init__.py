@@ -1,23 +1,10 @@
 """Engines, in which clients live and run; TFF, Ray and devices have their own rooms."""
 
-from tf_pflego.engines.engine import (
-    Cohort,
-    Engine,
-    Outcome,
-    Place,
-    ShardLostError,
-    WorkerError,
-)
-from tf_pflego.engines.in_process import InProcessEngine
-from tf_pflego.engines.local_clients import prepare_process
-
-__all__ = [
-    "Cohort",
-    "Engine",
-    "InProcessEngine",
-    "Outcome",
-    "Place",
-    "ShardLostError",
-    "WorkerError",
-    "prepare_process",
-]
+from tf_pflego.engines.engine import Cohort as Cohort
+from tf_pflego.engines.engine import Engine as Engine
+from tf_pflego.engines.engine import Outcome as Outcome
+from tf_pflego.engines.engine import Place as Place
+from tf_pflego.engines.engine import ShardLostError as ShardLostError
+from tf_pflego.engines.engine import WorkerError as WorkerError
+from tf_pflego.engines.in_process import InProcessEngine as InProcessEngine
+from tf_pflego.engines.local_clients import prepare_process as prepare_process

@@ -91,7 +91,7 @@ def _explained(error, flag_values):
     if isinstance(error, flags.UnrecognizedFlagError):
         suggestions = re.search(r"Did you mean: (.*?)[ ?]*$", text)
         names = [f"--{name}" for name in suggestions[1].split(", ")] if suggestions else []
-        remedy = f"Did you mean {texts.alternatives(names)}? " if names else ""
+        remedy = f"Did you mean {' or '.join(names)}? " if names else ""
         return (
             f"a flag must be one of those that --help lists; got --{error.flagname}. "
             f"{remedy}Correct it or leave it out."

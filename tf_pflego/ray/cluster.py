@@ -26,8 +26,6 @@ from tf_pflego.system import log
 _ATTEMPTS = 3  # to open a federation while hosts end
 # A process on a machine that is busy takes as long as this to start.
 _PATIENCE_SECONDS = 30.0
-# A shard that takes so many times as long as the others, and so many seconds, is slow.
-_SLOW, _SLOW_SECONDS = 3.0, 2.0
 _SILENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 # Those that are open in this process, the newest last; it has one connection for all of them.
 OPEN_CLUSTERS: list["RayCluster"] = []
@@ -147,23 +145,6 @@ class RayCluster(contextlib.AbstractContextManager):
             which = ", ".join(f"{shard} ({why})" for shard, why in lost.items())
             raise ShardLostError(f"the cluster has lost shard {which}")
         return results
-
-    def slow_one(self, calls: Sequence[Any]) -> tuple[int, float]:
-        """Waits for all calls but one, and for that one for a while.
-
-        Returns the position of the one that is slow, or -1, and the seconds that the others took.
-        """
-        started = time.monotonic()
-        if len(calls) < 2 or self._lost:
-            return -1, 0.0
-        left = list(calls)
-        while len(left) > 1:  # With a time limit, Ctrl-C is heard.
-            _, left = ray.wait(left, num_returns=len(left) - 1, timeout=POLL_SECONDS)
-        usual = time.monotonic() - started
-        allowed = max(_SLOW * usual, _SLOW_SECONDS) - usual
-        if left and not ray.wait(left, timeout=allowed)[0]:
-            return list(calls).index(left[0]), usual
-        return -1, usual
 
     def mark_lost(self) -> None:
         """Finds out which hosts have ended, so that `replace_lost` replaces them all."""

@@ -24,7 +24,6 @@ import tensorflow as tf
 from tf_pflego.engines import client_states
 from tf_pflego.engines.engine import Cohort, Outcome
 from tf_pflego.ray.host import Call, Opened, checksum_of
-from tf_pflego.system import log
 
 
 class RayEngine:
@@ -36,7 +35,6 @@ class RayEngine:
         self.num_shards = place.num_shards
         # The seconds of each shard's part of the last exchange, or 0.
         self.seconds_of_shards = np.zeros(self.num_shards)
-        self._named_slow: set[int] = set()
         # The shards that have staged something, and what others are to do with what they have: to
         # keep it, or to discard it.
         self._staged: set[int] = set()
@@ -66,7 +64,6 @@ class RayEngine:
             self._staged.add(shard)
             arguments = (position, part, round_, evaluate)
             calls.append(self._call(shard, "run_exchange", arguments, *shared))
-        self._name_slow(calls, shards)
         results = self.place.wait(calls, [shard for shard, _ in shards])
         self.seconds_of_shards[:] = 0
         for (shard, _), (_, seconds) in zip(shards, results, strict=True):
@@ -154,17 +151,6 @@ class RayEngine:
         order = np.argsort(shards, kind="stable")
         numbers, first = np.unique(shards[order], return_index=True)
         return list(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
-
-    def _name_slow(self, calls, shards):
-        """Says which shard lets the others wait, once for each."""
-        slow, usual = self.place.slow_one(calls)
-        if slow >= 0 and shards[slow][0] not in self._named_slow:
-            shard = shards[slow][0]
-            self._named_slow.add(shard)
-            log.warning(
-                f"shard {shard} is slow: it is still at its part of an exchange, which "
-                f"took the others {usual:.1f} s"
-            )
 
 
 class _ShardedStates(client_states.WrittenStates):

@@ -153,11 +153,6 @@ class StoredRun:
             ) from error
 
     @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """The names of the dataset's classes; None for own arrays whose classes are numbers."""
-        return self.clients.class_names
-
-    @property
     def round_number(self) -> int:
         """The number of rounds at the checkpoint that is read."""
         return self._restored.round_number

@@ -207,13 +207,10 @@ def classes_of(algorithm: Algorithm, data: ClientData, client: int) -> np.ndarra
     return data.head_classes([client], algorithm.model.num_classes)[0]
 
 
-def lone_client(
-    examples: tf.Tensor, labels: tf.Tensor, classes: tf.Tensor, seed: np.ndarray | None = None
-) -> Client:
+def lone_client(examples: tf.Tensor, labels: tf.Tensor, classes: tf.Tensor) -> Client:
     """Returns a client that learns on alone, so its weight is 1."""
-    seed = np.zeros(2, np.int32) if seed is None else seed
     count, weight = tf.shape(labels)[0], tf.constant(1.0)
-    return Client(examples, labels, count, classes, weight, tf.constant(seed))
+    return Client(examples, labels, count, classes, weight, tf.zeros([2], tf.int32))
 
 
 def forget_eager_initializers() -> None:

@@ -149,7 +149,10 @@ class Store:
         if about["run"] in self._tables:
             defaults[_CHECKSUM] = self._tables[about["run"]]
         columns = {  # Cells are as a CSV file has them.
-            name: {key: _texts(cells) for key, cells in columns_of(rows).items()}
+            name: {
+                key: ["" if cell is None else str(cell) for cell in cells]
+                for key, cells in columns_of(rows).items()
+            }
             for name, rows in tables.items()
         }
         line = about | {"flags": flags, "defaults": defaults, "tables": columns}
@@ -196,10 +199,6 @@ class Store:
             | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
             | {"tensorflow": versions.get("tensorflow")}
         )
-
-
-def _texts(cells):
-    return ["" if cell is None else str(cell) for cell in cells]
 
 
 def _checksums(cells):

@@ -59,8 +59,10 @@ def text(path: pathlib.Path) -> str:
 @contextlib.contextmanager
 def _opened(path: pathlib.Path, most: float) -> Iterator[tuple[IO[bytes], int]]:
     """Gives a regular file and its size, which is at most `most`."""
+    # It waits for nobody to write into a pipe, and follows no link.
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=lambda name, how: os.open(name, how | flags)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise DamagedFileError("is no regular file")
@@ -73,11 +75,6 @@ def _opened(path: pathlib.Path, most: float) -> Iterator[tuple[IO[bytes], int]]:
         if error.errno in (errno.ENXIO, errno.EISDIR):  # a socket or a directory
             raise DamagedFileError("is no regular file") from None
         raise
-
-
-def _without_waiting(path, flags):
-    """Opens a file without waiting for somebody to write into a pipe, and follows no link."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def json_object(path: pathlib.Path) -> dict[str, Any]:

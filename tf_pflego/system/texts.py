@@ -40,12 +40,6 @@ def words(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def alternatives(names: Sequence[str]) -> str:
-    """Returns such as `a`, `a or b`, or `a, b or c`."""
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
-
-
 def counted(number: int, one: str, many: str = "") -> str:
     """Returns such as `1 client` or `3 clients`."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"

@@ -4,27 +4,17 @@ Here a method is a `tff.templates.IterativeProcess` whose types can be read, cal
 combined with what TFF offers. `Simulation` with `engine="tff"` gives the same weights faster.
 """
 
-from tf_pflego.tff.evaluation import build_evaluation
-from tf_pflego.tff.feeding import Training, data_of, data_spec
-from tf_pflego.tff.learning import build_learning_process
-from tf_pflego.tff.privacy import private_aggregator
-from tf_pflego.tff.process import FederatedProcess, ProcessState, build_process
-from tf_pflego.tff.sources import ClientsSource, from_tff, to_client_data
-from tf_pflego.tff.types import ClientInputs, Data
-
-__all__ = [
-    "ClientInputs",
-    "ClientsSource",
-    "Data",
-    "FederatedProcess",
-    "ProcessState",
-    "Training",
-    "build_evaluation",
-    "build_learning_process",
-    "build_process",
-    "data_of",
-    "data_spec",
-    "from_tff",
-    "private_aggregator",
-    "to_client_data",
-]
+from tf_pflego.tff.evaluation import build_evaluation as build_evaluation
+from tf_pflego.tff.feeding import Training as Training
+from tf_pflego.tff.feeding import data_of as data_of
+from tf_pflego.tff.feeding import data_spec as data_spec
+from tf_pflego.tff.learning import build_learning_process as build_learning_process
+from tf_pflego.tff.privacy import private_aggregator as private_aggregator
+from tf_pflego.tff.process import FederatedProcess as FederatedProcess
+from tf_pflego.tff.process import ProcessState as ProcessState
+from tf_pflego.tff.process import build_process as build_process
+from tf_pflego.tff.sources import ClientsSource as ClientsSource
+from tf_pflego.tff.sources import from_tff as from_tff
+from tf_pflego.tff.sources import to_client_data as to_client_data
+from tf_pflego.tff.types import ClientInputs as ClientInputs
+from tf_pflego.tff.types import Data as Data

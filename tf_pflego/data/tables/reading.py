@@ -259,9 +259,9 @@ def numbers(array: pa.ChunkedArray, name: str) -> np.ndarray:
     return column
 
 
-def categories(array: pa.ChunkedArray, name: str, remedy: str = "") -> pa.ChunkedArray:
+def categories(array: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """Returns a column of categories as text or as int64."""
-    array = _whole(array, name, remedy)
+    array = _whole(array, name, "")
     if array.type == pa.string():
         return array
     try:
