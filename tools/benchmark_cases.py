@@ -16,7 +16,6 @@ from benchmark_work import (
     LOCAL_STEPS,
     SPEEDS_OF,
     WORK,
-    echo,
     federation,
     federation_in_files,
     floor,
@@ -26,14 +25,12 @@ from benchmark_work import (
     load_cifar10,
     megabytes_of,
     part_of_round,
-    server_step,
     simulation_of,
 )
-from timing import WARM_UP, Case, spread
+from timing import Case, spread
 
-from tf_pflego import algorithms, data, models
+from tf_pflego import models
 from tf_pflego.core.algorithm import num_bytes
-from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
 # Rounds on this machine alone. The part `ray` compares the engine on Ray with them.
@@ -43,7 +40,7 @@ LOCAL_EPOCHS, BATCH_SIZE = 5, 128
 
 
 def fashion_mnist(data_dir, repeats):
-    """Times rounds of PFLEGO and FedPer, PFLEGO's for several tau, and the partition."""
+    """Times rounds of PFLEGO and FedPer, PFLEGO's for several tau."""
     clients, source = load("fashion_mnist", data_dir)
     yield {"fashion_mnist/data": source}
     body = models.mlp(clients.example_shape, 0)
@@ -60,10 +57,6 @@ def fashion_mnist(data_dir, repeats):
         seconds={f"tau{tau}_seconds": tau for tau in runs},
         ratios={"tau100_over_tau1": (100, 1)},
     )
-    labels = np.arange(60_000) % 10
-    started = time.perf_counter()
-    data.round_robin(labels, labels[:10_000], 100, 2, 10, seed=0)
-    yield {"fashion_mnist/partition_seconds": round(time.perf_counter() - started, 3)}
 
 
 def omniglot(data_dir, repeats):
@@ -94,16 +87,8 @@ def network(name, clients, body, per_round, repeats, together, fedper_repeats=0)
     at_once = [sizes.sum()] if together else sizes
     test_at_once = [clients.test.sizes.sum() // 2] * 2 if together else clients.test.sizes
     for engine in installed(ENGINES):
-        key, started = f"pflego/{engine}", time.perf_counter()
+        key = f"pflego/{engine}"
         with simulation_of(clients, body, "pflego", engine, per_round) as pflego:
-            pflego.run_round()
-            yield {f"{name}/{key}/start_up_seconds": round(time.perf_counter() - started, 2)}
-            for _ in range(min(WARM_UP, repeats)):
-                pflego.run_round()
-            yield {f"{name}/{key}/main_megabytes": megabytes_of(os.getpid())}
-            if engine == "tff":
-                worker = megabytes_of(pflego._engine.worker.pid)
-                yield {f"{name}/{key}/worker_megabytes": worker}
             things = {"floor": floor(body, at_once), "pflego": pflego.run_round}
             seconds = {f"idle/{engine}/seconds": "idle"}
             ratios = {f"idle/{engine}/over_floor": ("idle", "floor")}
@@ -209,14 +194,6 @@ def cifar10(data_dir, repeats):
             numbers=lambda seconds: speeds_of(seconds, sizes.sum()),
             warm_up=2,
         )
-    model, cohorts = models.SplitModel(body, 10), (5, 20)
-    yield Case(
-        "cifar10/pgfed",
-        {size: server_step(algorithms.build("pgfed", model), size) for size in cohorts},
-        repeats,
-        seconds={f"server_seconds_cohort{size}": size for size in cohorts},
-        ratios={"server_cohort20_over_cohort5": (20, 5)},
-    )
 
 
 def speeds_of(seconds, num_examples):
@@ -234,28 +211,6 @@ def speeds_of(seconds, num_examples):
         report[f"{name}/in_process/images_per_second"] = round(float(speed), 1)
         report[f"{name}/in_process/relative_speed"] = round(float(share), 3)
     return report
-
-
-def large_models(data_dir, repeats):
-    """Times rounds in which ten clients are sent, or send back, a network of 8 MiB each."""
-    clients = federation([20] * 20, [5] * 20, 2, (28, 28, 1))
-    model = models.SplitModel(models.mlp((28, 28, 1), 0, units=2640), 2)
-    ditto = algorithms.build("ditto", model, local_steps=1)
-    for name, algorithm in (("ditto", ditto), ("client_messages", echo(model))):
-        with contextlib.ExitStack() as stack:
-            runs = {
-                engine: stack.enter_context(
-                    Simulation(algorithm, clients, Participation(20, 10), engine)
-                )
-                for engine in installed(ENGINES)
-            }
-            yield Case(
-                f"large_models/{name}",
-                {engine: run.run_round for engine, run in runs.items()},
-                min(5, repeats),
-                seconds={f"{engine}/seconds": engine for engine in runs},
-                ratios={"tff_over_in_process": ("tff", "in_process")} if "tff" in runs else {},
-            )
 
 
 def synthetic(data_dir, repeats):
@@ -381,7 +336,7 @@ PARTS = {
     part.__name__: part
     for part in (
         *(fashion_mnist, omniglot, cifar10_pflego, cifar10, synthetic),
-        *(shared_head, million, large_models, methods, process, ray),
+        *(shared_head, million, methods, process, ray),
     )
 }
 # `million` takes gigabytes of temporary files, and `methods` times all methods.

@@ -198,54 +198,14 @@ def part_of_round(model, work):
             sent = pull_back(client.client_weight * features)
         return ClientResult(Weights(sent, head), head, summed=sent)
 
-    return _unmoved(model, work, client_update, lambda theta, round_: theta)
-
-
-def echo(model):
-    """Returns an algorithm whose server sends theta to each client alone, which sends it back."""
-
-    def to_each(theta, ids, round_):
-        return [tf.tile(w[None], [tf.size(ids)] + [1] * len(w.shape)) for w in theta]
-
-    def client_update(message, head, client, round_):
-        theta = [client.client_weight * w for w in client.message]
-        return ClientResult(Weights(theta, head), head, summed=theta)
-
-    return _unmoved(model, "echo", client_update, lambda theta, round_: (), to_each)
-
-
-def _unmoved(model, name, client_update, broadcast, client_messages=None):
-    """Returns an algorithm whose server never changes theta."""
     exchange = contract.Exchange(
-        broadcast, client_update, lambda theta, uploads, round_: theta, client_messages
+        lambda theta, round_: theta, client_update, lambda theta, uploads, round_: theta
     )
     return contract.Algorithm(
-        name=name,
+        name=work,
         model=model,
         init_server=lambda federation: model.initial_weights().theta,
         init_client=lambda theta, seed, classes: model.uniform_head(seed, classes),
         exchanges=(exchange,),
         served={"personalized": contract.Served(Weights, model.predict)},
     )
-
-
-def server_step(algorithm, size):
-    """Returns a function from the uploads of `size` clients to the messages of the next round."""
-    clients = federation([1] * size, [1] * size, 10, algorithm.model.example_shape)
-    with Simulation(algorithm, clients, Participation(size, size), "in_process") as simulation:
-        simulation.run_round()
-        state = simulation.server_state
-    (exchange,) = algorithm.exchanges
-    number, rate, ids = tf.constant(1), tf.constant(1.0), tf.range(size, dtype=tf.int64)
-    round_ = contract.Round(number, tf.stack([number] * 2), rate, number, rate)
-    one = exchange.broadcast(state, round_)[0]
-    kept = state.last.kept, state.risk_weights
-    uploads = contract.Uploads((), one, kept, ids, tf.constant(float(size)))
-
-    @tf.function
-    def step(state, uploads):
-        state = exchange.server_update(state, uploads, round_)
-        message = exchange.broadcast(state, round_)
-        return state, message, exchange.client_messages(state, ids, round_)
-
-    return lambda: step(state, uploads)[-1]
