@@ -20,13 +20,9 @@ _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program. Signals are its own until it returns.
+    """Runs the program, whose signals are its own until it returns; returns the exit code.
 
-    Returns:
-      The exit code: 0, or 2 after an error that the user can correct, or 3 if a round could not end
-      with finite numbers, or 4 if an audit has refuted what a run claims, or 1 after a fault of the
-      program, or 128 + the number of the signal that interrupted it: 130 after Ctrl-C, 143 after
-      SIGTERM, 129 after SIGHUP.
+    It is 0, one of `program.failures`, or 128 + the number of the signal that interrupted it.
     """
     with Interruption() as interruption:
         return _run_unless_interrupted(sys.argv if argv is None else argv, interruption)

@@ -117,12 +117,7 @@ class Accountant:
     def epsilon(self, releases: int, amplified: bool = True) -> float:
         """Returns epsilon after a number of sums, over all exchanges together.
 
-        Args:
-          releases: The number of sums that the server has released.
-          amplified: Whether observers do not know the draws of participants.
-
-        Raises:
-          ImportError: dp-accounting is not installed.
+        It is amplified if observers do not know the draws of participants.
         """
         if not releases:
             return 0.0
@@ -184,12 +179,7 @@ def calibrated(
     releases_per_round: int = 1,
     bits: int = 24,
 ) -> Accountant:
-    """Returns the accountant with the least noise that gives epsilon after all rounds.
-
-    Raises:
-      ImportError: dp-accounting is not installed.
-      ValueError: As `Accountant`; or no noise gives this epsilon.
-    """
+    """Returns the accountant with the least noise that gives epsilon after all rounds."""
 
     def with_noise(log_multiplier):
         multiplier = math.exp(log_multiplier)

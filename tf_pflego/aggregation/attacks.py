@@ -84,16 +84,7 @@ def attacked(algorithm: Algorithm, attack: str, attackers: float, *, seed: int =
 
 
 def attackers_of(identities: np.ndarray, attackers: float, seed: int = 0) -> np.ndarray:
-    """Returns which clients attack.
-
-    Args:
-      identities: [I] integers in [0, 2^31), `identities` of the clients' data.
-      attackers: The share of the clients that attack, in [0, 1].
-      seed: The seed that they follow from.
-
-    Returns:
-      [I] bool.
-    """
+    """Returns [I] bool, which clients attack, from their `identities` [I]; see `attacked`."""
     return _membership(attackers, seed)(np.asarray(identities, np.int64))
 
 

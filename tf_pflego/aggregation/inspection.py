@@ -38,12 +38,9 @@ _AS_IT_IS, _NOTHING = -2, -1
 
 
 class Inspected:
-    """An algorithm whose sums can be looked at, and one client of which can upload other things.
+    """An `algorithm` whose sums can be looked at, and one client of which can upload other things.
 
     It goes inside privacy. The arrays of all exchanges are numbered from 0.
-
-    Attributes:
-      algorithm: The algorithm.
     """
 
     def __init__(self, algorithm: Algorithm):
@@ -102,10 +99,8 @@ def faults(
 ) -> Iterator[str]:
     """Yields what of a private simulation is not as it is claimed, each in a sentence.
 
-    Args:
-      simulation: One of `private(inspected.algorithm)` in process, which runs `ROUNDS` rounds.
-      inspected: The wrapped algorithm.
-      accountant: It computes the epsilon that is claimed.
+    The simulation, in process, is one of `private(inspected.algorithm)`, and runs `ROUNDS` rounds;
+    the accountant computes the epsilon that is claimed.
     """
     yield from _of_secrets(simulation)
     yield from _of_draws(simulation)

@@ -267,15 +267,7 @@ def flat(outputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def task_of(task: str | Task, statistics: Sequence[str | Statistic] = ()) -> Task:
-    """Returns a task that is named, or is one already.
-
-    Args:
-      task: One of `TASKS`, or a `Task`.
-      statistics: The statistics of a test, in place of the task's; see `Task`.
-
-    Raises:
-      ValueError: There is no such task, or no such statistic for its labels.
-    """
+    """Returns a task that is named, or is one already, with these statistics of a test if any."""
     chosen = task if isinstance(task, Task) else _NAMED[values.one_of("task", task, TASKS)]
     return dataclasses.replace(chosen, statistics=tuple(statistics)) if statistics else chosen
 

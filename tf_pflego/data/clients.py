@@ -211,14 +211,9 @@ class ClientData:
         return f"{self.label_space} labels{' with a class mask' if self.class_mask else ''}"
 
     def head_classes(self, client_ids: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarray:
-        """Returns the global class of each row of the heads of some clients.
+        """Returns [c, num_rows] int32, the global class of each row of the heads of clients [c].
 
-        Args:
-          client_ids: [c].
-          num_rows: K, the rows of a head, at least as many as any client has labels.
-
-        Returns:
-          [c, K] int32; -1 for rows of classes that the client does not have.
+        It is -1 for rows of classes that the client does not have.
         """
         ids, rows = np.asarray(client_ids, np.int64), np.arange(num_rows, dtype=np.int32)
         if self.label_space == "global" and not self.class_mask:

@@ -19,10 +19,7 @@ from tf_pflego.simulation.simulation import Simulation
 class StoredClient:
     """The models of a client on a machine of its own, as verbs take them that export models.
 
-    Attributes:
-      path: The directory, in which nothing is changed.
-      clients: The client's data.
-      is_of_program: Whether no code of a user's own is needed: always.
+    Nothing in its directory is changed.
     """
 
     is_of_program = True

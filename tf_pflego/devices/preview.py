@@ -55,11 +55,7 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
 
 
 def tried(resident: Resident) -> list[str]:
-    """Returns lines about exchanges and a test from the server's first state, which none keeps.
-
-    Raises:
-      ValueError: The client's results are not finite.
-    """
+    """Returns lines about exchanges and a test from the server's first state, which none keeps."""
     number, rate = tf.constant(1), tf.constant(1.0)
     round_ = Round(number, tf.constant([0, 0]), rate, number, rate)
     seed = np.zeros([1, 2], np.int32)

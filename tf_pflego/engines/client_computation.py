@@ -80,12 +80,9 @@ class ClientOutputs(NamedTuple):
 class ClientComputation:
     """One client's part of an exchange, traced for `LocalClients` of the same shapes.
 
-    Attributes:
-      reads: For each leaf of a state, whether the computation reads it; the other leaves need not
-        be passed to it.
-      summed_spec: The spec of the `Sums` that are added up over the participants.
-      outputs_spec: The spec of `ClientOutputs`.
-      sizes: The number of sums of each statistic of the test.
+    `reads` says for each leaf of a state whether the computation reads it; the others need not be
+    passed. The specs are of the `Sums` over the participants and of `ClientOutputs`; `sizes` are
+    the numbers of sums of each statistic of the test.
     """
 
     def __init__(

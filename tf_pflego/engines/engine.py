@@ -51,11 +51,8 @@ class ShardLostError(WorkerError):
 class Engine(Protocol):
     """The clients of a federation, and the place where they run.
 
-    A round's new client states are staged by its exchanges; `commit` keeps them.
-
-    Attributes:
-      states: The clients' states, as `ClientStates` has them.
-      place: The place of another engine beside this one: a name, or this one's `Place`.
+    A round's new client states are staged by its exchanges; `commit` keeps them. `states` are as
+    `ClientStates` has them; `place` is that of another engine beside this one, a name or a `Place`.
     """
 
     states: Any
@@ -89,20 +86,14 @@ class Engine(Protocol):
         """Tests the served models of clients; stores nothing.
 
         `seeds` [c, 2] int32 are for clients that are fine-tuned first; `train` says whether to test
-        them on their training examples too.
-
-        Returns:
-          Sums [c, m] float64, by served model, split and statistic.
+        them on their training examples too. It returns sums [c, m] float64, by served model, split
+        and statistic.
         """
 
     def predict(
         self, ids: ClientIds, seeds: np.ndarray, split: str, name: str, server_state: Structure
     ) -> list[np.ndarray]:
-        """Predicts with the clients' served models of this name; stores nothing.
-
-        Returns:
-          The predictions of each client, [n_i, K] float32, one for each row of a head.
-        """
+        """Returns each client's predictions by its served model of this name, [n_i, K] float32."""
 
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
         """Returns the states of clients, each leaf [c, ...]; first states for those without."""

@@ -26,11 +26,8 @@ from tf_pflego.system import rows
 class LocalClients:
     """The clients of a federation; a subclass adds how their exchanges run.
 
-    Attributes:
-      data: The clients' data in files that processes can map.
-      data_spec: The spec of the data, for any number of rows.
-      states: The clients' states.
-      traces: The traced functions, for this simulation of the algorithm and the next.
+    `data` are in files that processes can map; `data_spec` is for any number of rows. `traces` are
+    the traced functions, for this simulation of the algorithm and the next.
     """
 
     def __init__(

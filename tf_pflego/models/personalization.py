@@ -88,9 +88,6 @@ class HeadTraining(settings.HyperParameters):
         """Returns the rule by which a client's head learns on where it serves: the same solver.
 
         If the run solves linear equations, which no TFLite file can, it takes Newton's steps.
-
-        Raises:
-          ValueError: The solver does not fit the task of the model.
         """
         solver = self.head_solver
         if solver == "exact":

@@ -128,10 +128,8 @@ class SplitModel:
     def within(self, gigabytes: float, num_examples: int, num_clients: int) -> SplitModel:
         """Returns the model, in blocks if the activations of all clients at once would not fit.
 
-        Args:
-          gigabytes: The memory for the activations, above 0.
-          num_examples: The largest number of examples of a client.
-          num_clients: The largest number of participants; as many as there are cores run at once.
+        There are that many `gigabytes` for them, and at most so many examples of a client and
+        participants, of whom as many as there are cores run at once.
         """
         at_once = min(os.cpu_count() or 1, num_clients) * int(num_examples)
         if at_once * self.activation_bytes_per_example <= gigabytes * 2**30:
@@ -150,15 +148,11 @@ class SplitModel:
     def in_blocks(self, block_bytes: int = _BLOCK_BYTES, keep: bool = False) -> SplitModel:
         """Returns the same model for clients whose activations do not fit the memory.
 
-        Examples pass through the body in blocks, unless the body is live: the statistics of a batch
-        are over all its examples. `loss` and its gradient take no more work then.
-        The gradient of `features` takes a third more, since the backward pass computes the
-        activations of each block again, unless they are kept.
-
-        Args:
-          block_bytes: Bytes of the activations of a block.
-          keep: Whether `features_and_pull_back` keeps the values that the backward pass needs: less
-            than half of all activations of a convolutional body.
+        Examples pass through the body in blocks of `block_bytes` of activations, unless the body is
+        live: the statistics of a batch are over all its examples. `loss` and its gradient take no
+        more work then. The gradient of `features` takes a third more, since the backward pass
+        computes the activations of each block again, unless those that it needs are kept: with
+        `keep`, less than half of all of a convolutional body.
         """
         if self._body.is_live:
             return self

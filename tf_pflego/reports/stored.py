@@ -84,11 +84,7 @@ class ReportedRun:
 
 
 def read(path: str | pathlib.Path) -> ReportedRun:
-    """Reads the directory of a run.
-
-    Raises:
-      RunError: It is not one, or a file in it is damaged or cannot be read.
-    """
+    """Reads the directory of a run; raises RunError if it is none, or damaged."""
     path = pathlib.Path(path).expanduser()
     if not os.path.isdir(path):
         what = "is a file" if os.path.exists(path) else "does not exist"

@@ -357,11 +357,7 @@ class InFile(NamedTuple):
 
 
 def load_file(name: str) -> list[InFile]:
-    """Returns the experiments of FILE.py, or the one that FILE.py:NAME names.
-
-    Raises:
-      ValueError: The file cannot be read or run, or defines no such experiment.
-    """
+    """Returns the experiments of FILE.py, or the one that FILE.py:NAME names."""
     place, wanted = name.rsplit(":", 1) if ".py:" in name else (name, "")
     module = own_methods.module_of(place, "FILE")
     known = {key: value for key, value in vars(module).items() if isinstance(value, Experiment)}

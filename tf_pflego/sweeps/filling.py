@@ -42,14 +42,9 @@ class DamagedRunError(Exception):
 class Store:
     """Adds runs to a sweep, and fills its files with them; one process at a time has one.
 
-    Args:
-      path: The directory of the sweep.
-      cells: Its cells, in whose order rows are. Rows of others are left out when a file is written.
-      trials: The names of the trials of each cell, likewise.
-      columns: The settings that have a column in runs.csv.
-
-    Raises:
-      ValueError: A file is damaged, or runs were made with other rows of the cells' tables.
+    Rows are in the order of the cells and of each cell's `trials`; those of others are left out
+    when a file is written. `columns` are the settings that have a column in runs.csv. Damaged
+    files, and runs that were made with other rows of the cells' tables, are a ValueError.
     """
 
     def __init__(
@@ -100,10 +95,8 @@ class Store:
     def add_run(self, cell: Cell, seed: int, raw: pathlib.Path, flags: Mapping[str, str]) -> None:
         """Adds a finished run that is reported, in the place of an earlier one of cell and seed.
 
-        Its checkpoints are removed.
-
-        Raises:
-          DamagedRunError: A file of the run is damaged; nothing is added.
+        Its checkpoints are removed. If a file of it is damaged, nothing is added:
+        `DamagedRunError`.
         """
         key = {"run": cell.name, "seed": str(seed)}
         config, summary, tables = read_run(raw, cell.settings["algorithm"])
@@ -125,11 +118,7 @@ class Store:
         flags: Mapping[str, str],
         state: str,
     ) -> None:
-        """Adds a run that a choice is made by, which is `finished`, `pruned` or `not finite`.
-
-        Raises:
-          DamagedRunError: As in `add_run`.
-        """
+        """Adds a run that a choice is made by, which is `finished`, `pruned` or `not finite`."""
         key = {"run": cell.name, "trial": trial, "seed": str(seed)}
         # A run that is not finite has no summary, and the statistic of the others.
         nothing: tuple[dict, dict, dict] = {}, {}, {CURVES: []}
@@ -218,11 +207,7 @@ def _own_statistics(config):
 def read_run(
     raw: pathlib.Path, algorithm: algorithms.Named
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, list]]:
-    """Returns the configuration, the summary, and the rows for other files of a finished run.
-
-    Raises:
-      DamagedRunError: A file of the run is damaged.
-    """
+    """Returns the configuration, the summary, and the rows for other files of a finished run."""
     own = algorithms.method_of(algorithm).settings.tables
     try:
         config, summary = (

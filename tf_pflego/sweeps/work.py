@@ -66,15 +66,8 @@ def make(
 ) -> list[Outcome]:
     """Makes the runs of a job, or goes on with them; a run that fails does not end the others.
 
-    Args:
-      job: The job to run.
-      root: The directory of the sweep.
-      experiment: Where the clients and the model come from, if they are a user's own.
-      between_steps: As in `training.run`.
-      tell: Called with each run that has ended.
-
-    Returns:
-      How the runs ended.
+    The experiment has the user's own clients and model, if there are any. `tell` is called with
+    each run that has ended; `between_steps` is as in `training.run`.
     """
     # This imports TensorFlow, which other processes that use this module do without.
     from tf_pflego.runs import build
