@@ -14,7 +14,6 @@ import logging
 import os
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 
@@ -26,6 +25,7 @@ _STDERR = 2
 _USUAL_COLUMNS = 80  # of a terminal that does not say how wide it is
 _LEAST_COLUMNS = 20  # In a narrower one the terminal itself breaks the lines.
 _with_time = False
+_shown = 0  # how many characters of `doing` are on the terminal
 
 
 class Stream:
@@ -84,14 +84,14 @@ STDOUT, STDERR = Stream("stdout"), Stream("stderr")
 
 def show(text: str, end: str = "\n") -> None:
     """Writes a result to standard output."""
-    with _doing.aside():
-        STDOUT.write(wrapped(_safe(text), STDOUT.columns()) + end)
+    done()
+    STDOUT.write(wrapped(_safe(text), STDOUT.columns()) + end)
 
 
 def say(text: str) -> None:
     """Writes a line about the run to standard error, above a bar that `STDERR` may show."""
-    with _doing.aside():
-        tqdm.tqdm.write(wrapped(_safe(timed(text)), STDERR.columns()), file=STDERR)
+    done()
+    tqdm.tqdm.write(wrapped(_safe(timed(text)), STDERR.columns()), file=STDERR)
 
 
 def timed(text: str) -> str:
@@ -174,72 +174,25 @@ def wrapped(text: str, columns: int | None, further: int = 2) -> str:
 def doing(what: str, plain: bool = False) -> None:
     """Shows what is being done from now on; whatever is written next takes its place.
 
-    A terminal has one line for it, with the seconds that it has taken so far. A pipe or file gets a
-    line if it is `plain`.
+    A terminal has one line for it. A pipe or file gets a line if it is `plain`.
     """
+    global _shown
     if log.is_quiet():
         return
     if STDERR.isatty():
-        _doing.show(what)
+        done()
+        text = f"{what} ..."[: (STDERR.columns() or _USUAL_COLUMNS) - 1]
+        _shown = STDERR.write(f"\r{text}") - 1
     elif plain:
         say(what)
 
 
 def done() -> None:
     """Takes the line of `doing` off the terminal."""
-    _doing.end()
-
-
-class _Doing:
-    """The line on a terminal that says what is being done."""
-
-    def __init__(self):
-        self.forget()
-
-    def forget(self):
-        """Begins anew, in a forked child too: a thread that it does not have may hold the lock."""
-        self._lock = threading.RLock()
-        self._what = None
-        self._shown = 0  # how many characters are on the terminal
-        self._changed = threading.Event()
-
-    def show(self, what):
-        with self._lock:
-            first = self._what is None
-            self._what, self._started = what, time.monotonic()
-            self._write()
-            if first:
-                self._changed = threading.Event()
-                threading.Thread(target=self._tick, args=(self._changed,), daemon=True).start()
-
-    def end(self):
-        with self._lock:
-            if self._what is not None:
-                STDERR.write("\r" + " " * self._shown + "\r")
-                self._what, self._shown = None, 0
-                self._changed.set()
-
-    def aside(self):
-        """Ends the line, and keeps it from coming back while something else is written."""
-        self.end()
-        return self._lock
-
-    def _tick(self, changed):
-        while not changed.wait(1):
-            with self._lock:
-                if not changed.is_set():
-                    self._write()
-
-    def _write(self):
-        seconds = int(time.monotonic() - self._started)
-        text = f"{self._what} ..." + (f" {seconds} s" if seconds else "")
-        text = text[: (STDERR.columns() or _USUAL_COLUMNS) - 1]
-        STDERR.write("\r" + text.ljust(self._shown))
-        self._shown = len(text)
-
-
-_doing = _Doing()
-os.register_at_fork(after_in_child=_doing.forget)
+    global _shown
+    if _shown:
+        STDERR.write("\r" + " " * _shown + "\r")
+        _shown = 0
 
 
 def prepare() -> None:
