@@ -1,17 +1,9 @@
 """An audit of private sums that looks inside: what a round releases, beside the same without noise.
 
 It runs some rounds of a simulation, each twice from the same state with the same secret: with the
-noise multiplier of the run, and with one so small that the sums show. From these it tells
-
-  * whether the noise on each array of the sums has the deviation that is claimed, and whether it is
-    correlated over rounds and arrays;
-  * whether a client whose upload is any one array alone, and very long, or is what it has learnt,
-    moves the sum by more than C from where a zero leaves it;
-  * whether the share that an adaptive bound follows is noised;
-  * whether participants are drawn as the accounting takes them to be;
-  * whether two simulations have different secrets.
-
-A claim that passes may still be wrong in what is not looked at: the engine, the data, the files.
+noise multiplier of the run, and with one so small that the sums show. Each function below tests one
+claim. A claim that passes may still be wrong in what is not looked at: the engine, the data, the
+files.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 """Clients' models as files that are used without this package: SavedModel, Keras and TFLite.
 
-  client_3/          SavedModel: signatures serve, class_names, personalize, save and restore, and
-                     serve as serving_default, which other programs look for
-  client_3.tflite    the same signatures, for the TFLite interpreter
-  client_3.keras     a Keras model, which serves only; of a client that has a name, client_NAME
-  clients.json       for each client its file, classes and accuracy, or what else its task is
-                     measured by first, in the run and from the file
-
 Each file is read again and tested on its client's test examples before the export is put in place.
+docs/serving.md says what the files have.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """A client's model that serves and learns on without this package: functions with signatures.
 
-  serve        examples -> probabilities, or predictions of quantities and counts
-  personalize  examples, labels, steps, learning_rate -> loss_before, loss_after
-  save         path -> path: writes what has been learnt
-  restore      path -> path: reads it
-  class_names  -> class_names
-
 The run uses the same functions, so an exported model predicts and learns like the run's client.
+docs/serving.md lists the signatures.
 """
 
 from __future__ import annotations

@@ -4,17 +4,9 @@
   heads.npy      [C, K, M + 1] float32, the last column is the bias
   clients.json   the row of each client in heads.npy, and its classes, by its name or else its id
 
-Models of quantities and counts give `predictions`; the heads of standardised quantities are for the
-standardised ones, and the body gives them in their own units.
-
-A client with fewer than K classes has rows of zeros, with a bias of -1e9, for those that it lacks;
-their probabilities are 0. TensorFlow alone reads all of it:
-
-    body = tf.saved_model.load("DIR/body").signatures["serve"]
-    heads = np.load("DIR/heads.npy", mmap_mode="r")
-    about = json.load(open("DIR/clients.json"))["clients"]["7"]
-    served = body(examples=tf.constant(examples), head=tf.constant(heads[about["row"]]))
-    names = np.array(about["classes"])[np.argmax(served["probabilities"], axis=1)]
+The heads of standardised quantities are for the standardised ones, and the body gives them in their
+own units. A client with fewer than K classes has rows of zeros, with a bias of -1e9, for those that
+it lacks; their probabilities are 0.
 """
 
 from __future__ import annotations

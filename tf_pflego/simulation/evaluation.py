@@ -1,16 +1,7 @@
 """The evaluation of clients, drawn or not, as served now: loss (equation 1) and accuracy.
 
 With many clients, a sample of them is tested. It is drawn uniformly without replacement from the
-run's seed, before the first round, and stays the same over the run:
-
-* Over the draw of the sample, the mean accuracy of its clients is an unbiased estimate of the mean
-  over all clients, in every round. The mean over examples and the loss are ratios of two means,
-  with a bias of order 1 / n.
-* Rounds, and methods with the same seed, are compared on the same clients. A difference is
-  estimated better than either value: what makes some clients harder than others cancels. With a new
-  sample for every round, a curve would show the draws, and its best round would be the luckiest.
-
-In exchange, the mean over several rounds has the error of one sample: it does not average out.
+run's seed, before the first round, and stays the same over the run; docs/metrics.md says why.
 
 Source of the standard errors: Cochran, Sampling Techniques, 3rd edition, 1977: section 2.6 for the
 finite population correction, section 2.11 for the ratio.

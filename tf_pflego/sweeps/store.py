@@ -1,17 +1,9 @@
-"""The files of a sweep, each of which any program opens.
+"""The files of a sweep, each of which any program opens; docs/sweeps.md lists them.
 
-  sweep.json              what the sweep is: its cells, seeds and what was chosen
-  runs.csv                one row per run that is reported: settings, results, flags
-  curves.csv.gz           one row per run and round: participants, seconds, bytes, metrics
-  clients.csv.gz          one row per run and client: the first statistic when the run ended
-  new_clients.csv.gz      one row per run, epoch and client that took no part, if there are any
-  TABLE.csv.gz            one row per run and entry of a TABLE that its method declares
-  tuning.csv              one row per run that a choice is made by, without any test example
-  tuning.curves.csv.gz    one row per such run and evaluated round
-
+The name TABLE.csv.gz stands for one row per run and entry of a TABLE that its method declares.
 While a sweep goes on, `finished.jsonl` gets a line for each run that has ended: its settings, and
-its rows of these files, which are written when the sweep ends. If it was killed, the lines are read
-with the files, and the same command goes on from both. The runs themselves write to `runs/`.
+its rows of the other files, which are written when the sweep ends. If it was killed, the lines are
+read with the files, and the same command goes on from both.
 """
 
 import contextlib
