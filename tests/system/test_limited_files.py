@@ -17,6 +17,7 @@ from tf_pflego.system import limited_files
 READS = re.compile(r"np\.load\(|gzip\.open\(|(?<!def )(?<![\w.])open\(|\.read_(?:text|bytes)\(")
 # Who reads otherwise, and what.
 OTHERS = {
+    "__init__.py": "a file of the package",
     "system/limited_files.py": "it reads for all others",
     "system/durable.py": "what it writes",
     "program/terminal.py": "/dev/null",
@@ -27,7 +28,6 @@ OTHERS = {
     "tff/engine/watch.py": "/proc",
     "tff/engine/files.py": "what its own process has just written",
     "serving/export.py": "/dev/null",
-    "serving/shared_body.py": "an example in its documentation",
     "reports/writing.py": "files of the package",
     "sweeps/work.py": "a log that is written",
     "sweeps/processes.py": "a log that is written",
@@ -35,7 +35,7 @@ OTHERS = {
     "simulation/checkpoint.py": "manifests, after the same check",
     "algorithms/own_methods.py": "the source of a user's own method",
     "data/datasets/office_home.py": "pictures of a data set",
-    "data/datasets/organamnist.py": "a data set, by its checksum",
+    "data/datasets/organamnist.py": "a data set",
 }
 
 
