@@ -12,10 +12,10 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.methods import each_of, thorough
 from tests.serving.test_client_models import clients_of, images, simulation_of, small_cnn
+from tests.starts import ROOT
 from tf_pflego.core.algorithm import Client
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.models.personalization import learning_on
-from tf_pflego.serving import shared_body
 from tf_pflego.serving.export import new_directory, served_clients, tflite_of
 from tf_pflego.serving.personal_model import PersonalModel
 
@@ -226,11 +226,11 @@ def test_what_only_serves_needs_no_operation_but_tflites_own(dtype, tmp_path):
 
 
 def test_a_body_is_written_once_for_all_heads(simulation, tmp_path):
-    """The lines of the module's docstring, which the documentation shows, read what was written."""
+    """The lines that the documentation shows read what was written."""
     pfl.export_shared_body(simulation, [1, 0], tmp_path / "shared")
-    lines = shared_body.__doc__.split("alone reads all of it:\n")[1]
-    lines = "\n".join(line.removeprefix("    ") for line in lines.splitlines())
-    lines = lines.replace("DIR", str(tmp_path / "shared"))
+    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    lines = page.split("TensorFlow alone reads both:\n\n```python\n")[1].partition("```")[0]
+    lines = lines.replace('"shared/', f'"{tmp_path}/shared/')
     for client in served_clients(simulation, [0, 1]):
         code = lines.replace('["7"]', f'["{client.number}"]')
         variables = {"tf": tf, "np": np, "json": json, "examples": client.test_examples}

@@ -52,7 +52,7 @@ class Engine(Protocol):
     """The clients of a federation, and the place where they run.
 
     A round's new client states are staged by its exchanges; `commit` keeps them. `states` are as
-    `ClientStates` has them; `place` is that of another engine beside this one, a name or a `Place`.
+    `ClientStates` has them. Another engine beside this one runs at `place`, a name or a `Place`.
     """
 
     states: Any

@@ -42,7 +42,7 @@ class DamagedRunError(Exception):
 class Store:
     """Adds runs to a sweep, and fills its files with them; one process at a time has one.
 
-    Rows are in the order of the cells and of each cell's `trials`; those of others are left out
+    Rows are in the order of the cells and of each cell's `trials`; rows of others are left out
     when a file is written. `columns` are the settings that have a column in runs.csv. Damaged
     files, and runs that were made with other rows of the cells' tables, are a ValueError.
     """
