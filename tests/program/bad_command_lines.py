@@ -203,22 +203,16 @@ WITH_DATA = [
 WITH_TABLE = [
     (["--client_column=shool"], "--client_column must name columns of the table, which are "
      "'school', 'passed', 'age'; got 'shool'", "Did you mean school? Correct --client_column"),
-    (["--label_column=mark"], "--label_column must name columns of the table", "got 'mark'"),
-    (["--feature_columns=age,sex"], "--feature_columns must name columns of the tab", "got 'sex'"),
     (["--feature_columns=age,school"], "--client_column, --label_column, --feature_columns and "
      "--split must be different columns", "got 'school' twice"),
     (["--category_columns=sex"], "--category_columns must be some of the features, 'age'; got "
      "'sex'", "Correct --category_columns"),
     (["--split=last"], "--time_column must name columns of the table", "got None"),
     (["--split=half"], "--split must be random or last, with a share in (0, 1)", "got 'half'"),
-    (["--split=column:part"], "--split must name columns of the table", "got 'part'"),
     (["--min_rows=3"], "every client must have 3 rows or more; 1 of 2 clients have not, the first "
      "is 'south' with 2", "Choose another --small_clients"),
-    (["--label_column=age", "--feature_columns=passed"], "the column 'age' must have a value in "
-     "every row; 1 of 6 have none", "Correct these rows, or choose --missing=drop"),
     ([], "the column 'age' must have a value in every row; 1 of 6 have none, the first is row 1",
      "choose --missing=mean or --missing=drop"),
-    (["--table={tmp}/words"], "whose name ends with .csv, .tsv or .parquet", "got 'words'"),
     (["--table={tmp}/none.csv"], "--table must be a file of rows; {tmp}/none.csv does not exist",
      "Correct the path"),
     (["--table={tmp}/fifo.csv"], "--table must be a file of rows; {tmp}/fifo.csv is no file",
