@@ -396,3 +396,55 @@ def test_rounds_on_features_take_a_small_part_of_those_through_a_frozen_network(
         once = report[f"{name}/features/prepared_cpu_seconds"]
         low, high = rounds
         assert low < once / report[f"{name}/images/cpu_seconds"]["median"] < high
+
+
+def test_heads_on_a_trained_network_gain_by_a_penalty_and_newtons_steps():
+    """docs/trained_bodies.md says so, with these numbers of points."""
+    served = {}
+    for name in ("trained_body", "trained_heads", "trained_heads_scaled"):
+        for row in sweep_of(name).rows:
+            method = "newton" if "newton" in row["run"] else row["algorithm"]
+            degree = row["run"].split("_")[0]
+            cell = served.setdefault((name, degree, method), {})
+            cell[row["seed"]] = 100 * row[store.SERVED]
+    means = {key: np.mean(list(of_seeds.values())) for key, of_seeds in served.items()}
+
+    def gain(degree, one, other):
+        return means[one[0], degree, one[1]] - means[other[0], degree, other[1]]
+
+    plain, alone = ("trained_body", "pflego"), ("trained_body", "local")
+    penalty, newton = ("trained_heads", "pflego"), ("trained_heads", "newton")
+    scaled = "trained_heads_scaled"
+    for degree, points in {"medium": (9, 7, 6), "no": (12, 14, 3)}.items():
+        gains = (
+            gain(degree, newton, plain),
+            gain(degree, newton, alone),
+            gain(degree, penalty, plain),
+        )
+        np.testing.assert_allclose(gains, points, atol=0.5)
+        for method in ("fedavg", "pflego_shared_head"):
+            assert gain(degree, ("trained_body", method), (scaled, "newton")) > 0
+    for degree, (low, high) in {"medium": (0.4, 3.5), "no": (-2, 4)}.items():
+        ours, before = (served[name, degree, "newton"] for name in (scaled, "trained_heads"))
+        added = [ours[seed] - before[seed] for seed in before]
+        assert low < min(added) < max(added) < high
+    assert 2 < gain("medium", (scaled, "newton"), newton) < 2.5
+    for cell, points in {
+        ("trained_heads", "local"): 0,
+        (scaled, "local"): 1.5,
+        ("trained_heads", "fedrep"): 2,
+        (scaled, "fedrep"): 1,
+    }.items():
+        assert abs(gain("medium", cell, alone) - points) < 0.2
+
+
+def test_adapters_in_the_last_block_are_a_tie_with_the_frozen_network():
+    """docs/trained_bodies.md says so."""
+    frozen, adapted = (
+        np.array([[100 * row[store.SERVED], row[store.SECONDS]] for row in sweep_of(name).rows])
+        for name in ("adapted_body_frozen", "adapted_body_lora")
+    )
+    assert len(frozen) == len(adapted) == 3
+    (of_frozen, seconds), (of_adapted, more_seconds) = frozen.mean(axis=0), adapted.mean(axis=0)
+    assert abs(of_frozen - of_adapted) < min(frozen.std(axis=0, ddof=1)[0], 1)
+    assert 10 < more_seconds / seconds < 15
