@@ -39,11 +39,7 @@ _BODIES = {
     ),
     "adapted_body": (
         "A trained network that goes on learning",
-        {
-            "adapted_body_frozen": "frozen",
-            "adapted_body_lora": "adapters in the last block",
-            "adapted_body_last": "last block trained",
-        },
+        {"adapted_body_frozen": "frozen", "adapted_body_lora": "adapters in the last block"},
     ),
 }
 # The machine was busy when FedAvg ran with Muon; with Adam its clients do the same.
@@ -125,7 +121,8 @@ def _bodies(results, bodies):
         for row in store.runs_in(results / name / store.RUNS):
             newton = ", Newton's steps" if "newton" in row["run"] else ""
             of_method = cells.setdefault((f"`{row['algorithm']}`{newton}", words), {})
-            of_method.setdefault(row["personalization"], []).append(row)
+            flags, _ = store.settings_of(row)
+            of_method.setdefault(flags["personalization"], []).append(row)
     degrees = [degree for degree in heads if any(degree in runs for runs in cells.values())]
     lines = [
         [

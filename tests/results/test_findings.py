@@ -1,7 +1,6 @@
 """What docs/ says of the results in the repository is so."""
 
 import itertools
-import json
 import re
 
 import compare_with_pfllib
@@ -15,7 +14,6 @@ import pytest
 import shared_head
 import shared_head_pages
 import tables
-import trained_body
 from paper_pages import DEGREES, grouped
 
 from tf_pflego import algorithms
@@ -353,36 +351,3 @@ def test_what_privacy_costs():
         for method in ahead[1:]:
             row = chosen[f"{method}-{column}"]
             assert float(row["server_learning_rate"]) == min(private_curve._SERVER[1])
-
-
-def test_a_trained_network_is_worth_more_than_any_method_is_from_scratch():
-    """docs/trained_bodies.md says so, with these numbers of points."""
-    served = {}
-    for name in ("trained_body", "trained_body_scratch"):
-        for row in sweep_of(name).rows:
-            served.setdefault((name, row["run"]), []).append(100 * row[store.SERVED])
-    assert {len(of_seeds) for of_seeds in served.values()} == {3}
-    means = {key: np.mean(of_seeds) for key, of_seeds in served.items()}
-    for degree in DEGREES:
-        trained, scratch = (
-            {method: means[name, f"{degree}_{method}"] for method in trained_body.METHODS}
-            for name in ("trained_body", "trained_body_scratch")
-        )
-        assert trained["local"] > max(scratch.values())
-        gains = [trained[method] - trained["local"] for method in ("fedavg", "pflego_shared_head")]
-        low, high = {"high": (-0.2, 0.2), "medium": (11.6, 12.5), "no": (22.7, 25.8)}[degree]
-        assert low < min(gains) <= max(gains) < high
-        assert abs(trained["pflego"] - trained["local"]) < 3
-        assert min(trained, key=trained.get) == "fedper"
-
-
-def test_rounds_on_features_take_a_small_part_of_those_through_a_frozen_network():
-    """docs/trained_bodies.md says so, by the processors' seconds and by the clock."""
-    report = json.loads((RESULTS / "benchmark.json").read_text(encoding="utf-8"))
-    for network, least, rounds in (("MobileNetV2", 80, (3, 3.5)), ("ResNet50", 1000, (1, 1.3))):
-        name = f"frozen/{network}"
-        for ratio in ("images_over_features", "cpu_images_over_features"):
-            assert report[f"{name}/{ratio}"] > least
-        once = report[f"{name}/features/prepared_cpu_seconds"]
-        low, high = rounds
-        assert low < once / report[f"{name}/images/cpu_seconds"]["median"] < high

@@ -1,0 +1,97 @@
+"""What docs/trained_bodies.md says of the results in the repository is so."""
+
+import json
+
+import documents
+import numpy as np
+import trained_body
+from paper_pages import DEGREES
+
+from tf_pflego.sweeps import load_sweep, store
+
+RESULTS = documents.RESULTS
+
+
+def sweep_of(name):
+    return load_sweep(RESULTS / name)
+
+
+def test_a_trained_network_is_worth_more_than_any_method_is_from_scratch():
+    served = {}
+    for name in ("trained_body", "trained_body_scratch"):
+        for row in sweep_of(name).rows:
+            served.setdefault((name, row["run"]), []).append(100 * row[store.SERVED])
+    assert {len(of_seeds) for of_seeds in served.values()} == {3}
+    means = {key: np.mean(of_seeds) for key, of_seeds in served.items()}
+    for degree in DEGREES:
+        trained, scratch = (
+            {method: means[name, f"{degree}_{method}"] for method in trained_body.METHODS}
+            for name in ("trained_body", "trained_body_scratch")
+        )
+        assert trained["local"] > max(scratch.values())
+        gains = [trained[method] - trained["local"] for method in ("fedavg", "pflego_shared_head")]
+        low, high = {"high": (-0.2, 0.2), "medium": (11.6, 12.5), "no": (22.7, 25.8)}[degree]
+        assert low < min(gains) <= max(gains) < high
+        assert abs(trained["pflego"] - trained["local"]) < 3
+        assert min(trained, key=trained.get) == "fedper"
+
+
+def test_rounds_on_features_take_a_small_part_of_those_through_a_frozen_network():
+    report = json.loads((RESULTS / "benchmark.json").read_text(encoding="utf-8"))
+    for network, least, rounds in (("MobileNetV2", 80, (3, 3.5)), ("ResNet50", 1000, (1, 1.3))):
+        name = f"frozen/{network}"
+        for ratio in ("images_over_features", "cpu_images_over_features"):
+            assert report[f"{name}/{ratio}"] > least
+        once = report[f"{name}/features/prepared_cpu_seconds"]
+        low, high = rounds
+        assert low < once / report[f"{name}/images/cpu_seconds"]["median"] < high
+
+
+def test_heads_on_a_trained_network_gain_by_a_penalty_and_newtons_steps():
+    served = {}
+    for name in ("trained_body", "trained_heads", "trained_heads_scaled"):
+        for row in sweep_of(name).rows:
+            method = "newton" if "newton" in row["run"] else row["algorithm"]
+            degree = row["run"].split("_")[0]
+            cell = served.setdefault((name, degree, method), {})
+            cell[row["seed"]] = 100 * row[store.SERVED]
+    means = {key: np.mean(list(of_seeds.values())) for key, of_seeds in served.items()}
+
+    def gain(degree, one, other):
+        return means[one[0], degree, one[1]] - means[other[0], degree, other[1]]
+
+    plain, alone = ("trained_body", "pflego"), ("trained_body", "local")
+    penalty, newton = ("trained_heads", "pflego"), ("trained_heads", "newton")
+    scaled = "trained_heads_scaled"
+    for degree, points in {"medium": (9, 7, 6), "no": (12, 14, 3)}.items():
+        gains = (
+            gain(degree, newton, plain),
+            gain(degree, newton, alone),
+            gain(degree, penalty, plain),
+        )
+        np.testing.assert_allclose(gains, points, atol=0.5)
+        for method in ("fedavg", "pflego_shared_head"):
+            assert gain(degree, ("trained_body", method), (scaled, "newton")) > 0
+    for degree, (low, high) in {"medium": (0.4, 3.5), "no": (-2, 4)}.items():
+        ours, before = (served[name, degree, "newton"] for name in (scaled, "trained_heads"))
+        added = [ours[seed] - before[seed] for seed in before]
+        assert low < min(added) < max(added) < high
+    assert 2 < gain("medium", (scaled, "newton"), newton) < 2.5
+    for cell, points in {
+        ("trained_heads", "local"): 0,
+        (scaled, "local"): 1.5,
+        ("trained_heads", "fedrep"): 2,
+        (scaled, "fedrep"): 1,
+    }.items():
+        assert abs(gain("medium", cell, alone) - points) < 0.2
+
+
+def test_adapters_in_the_last_block_are_a_tie_with_the_frozen_network():
+    frozen, adapted = (
+        np.array([[100 * row[store.SERVED], row[store.SECONDS]] for row in sweep_of(name).rows])
+        for name in ("adapted_body_frozen", "adapted_body_lora")
+    )
+    assert len(frozen) == len(adapted) == 3
+    (of_frozen, seconds), (of_adapted, more_seconds) = frozen.mean(axis=0), adapted.mean(axis=0)
+    assert abs(of_frozen - of_adapted) < min(frozen.std(axis=0, ddof=1)[0], 1)
+    assert 10 < more_seconds / seconds < 15
