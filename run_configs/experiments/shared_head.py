@@ -85,7 +85,7 @@ _FIELD = {
 _SLOWER = {"fedavg_muon_slower": _FIELD["fedavg_muon"] | {"server_learning_rate": 0.004}}
 # The best of `shared_head_field_tuning`, held as `TUNED` is.
 TUNED_RATES = dict.fromkeys(_FIELD | _SLOWER, 0.1) | dict.fromkeys(
-    ("fedbabu", "fedper", "pgfed"), 0.01
+    ("fedbabu", "fedper", "pgfed", "pgfed_muon"), 0.01
 )
 
 # The parts that are left out or changed, from PFLEGO with a shared head as it is.
