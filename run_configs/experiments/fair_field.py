@@ -6,9 +6,12 @@
 three settings to choose among, tried for 40 rounds on clients of another seed. Methods of local
 mini-batches pass five times over a participant's data in a round; the others take 50 full-batch
 steps, of which PFLEGO's, PFLEGO's with a shared head and FedRecon's pass the network but once or
-twice. Labels are the dataset's, with a mask of the classes that a client holds, or numbers
-of a client's own. Other settings have the method's default.
+twice. Five methods that average have a second row with the shared head's server, in the first
+federation. Labels are the dataset's, with a mask of the classes that a client holds, or numbers of
+a client's own. Other settings have the method's default.
 """
+
+from shared_head import MUON
 
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.sweeps import Experiment, grid
@@ -21,6 +24,8 @@ _SETTINGS = {
     "feddane": {"client_learning_rate": (0.003, 0.01, 0.03)},
     **{method: {"momentum": 0.9} for method in ("fedavg", "fedper", "fedprox", "ditto")},
 }
+# Methods that average, which are also tried with Muon, weight decay and a falling rate.
+WITH_MUON = "fedavg", "fedrod", "ditto", "fedrep", "pgfed"
 _RATES = {"client_learning_rate": (0.01, 0.03, 0.1)}
 _HIGH, _NO, _MEDIUM = ({"personalization": degree} for degree in ("high", "no", "medium"))
 _SHARED = {"label_space": "global", "class_mask": True}
@@ -40,6 +45,11 @@ fair_field = Experiment(
         for labels in (_SHARED, _OWN)
         for federation in (_HIGH, _NO, _MEDIUM, {"partition": "dirichlet"})
         for cell in grid(algorithm=tuple(REGISTRY))
+    ]
+    + [
+        {"name": f"high_global_class_mask_{method}_muon", "algorithm": method, **MUON}
+        | (_HIGH | _SHARED | choices(method))
+        for method in WITH_MUON
     ],
     {
         "dataset": "fashion_mnist",

@@ -62,25 +62,30 @@ _FEDERATIONS = (("high", 0.5), ("medium", 0.5), ("no", 0.5), ("no", 1.0), ("no",
 
 _TRAINING = {"label_space": "global", "class_mask": True, "local_epochs": 5, "batch_size": 128}
 _SERVER = {key: value for key, value in TUNED.items() if key.startswith("server_")}
-# The server of `TUNED`, for methods that average; `shared_head_field_tuning` chose its rate of two.
-_MUON = _SERVER | {"server_learning_rate": 0.016}
+# The server of `TUNED`, for methods that average. `shared_head_field_tuning` chose its rate of two,
+# for FedAvg.
+MUON = _SERVER | {"server_learning_rate": 0.016}
 # The methods of the comparison, with what they need besides.
 _FIELD = {
     "fedavg": {"momentum": 0.9},
     "fedavg_adam": {"momentum": 0.9, "server_optimizer": "adam"},
-    "fedavg_muon": {"momentum": 0.9, **_MUON},
+    "fedavg_muon": {"momentum": 0.9, **MUON},
     "fedbabu": {"fine_tuning_steps": 1},
     "fedper": {"momentum": 0.9},
     "fedrep": {},
+    "fedrep_muon": MUON,
     "ditto": {"momentum": 0.9},
+    "ditto_muon": {"momentum": 0.9, **MUON},
     "fedrod": {},
+    "fedrod_muon": MUON,
     "apfl": {"mixing": 0.75},
     "pgfed": {"risk_weight": 0.1},
+    "pgfed_muon": {"risk_weight": 0.1, **MUON},
 }
 _SLOWER = {"fedavg_muon_slower": _FIELD["fedavg_muon"] | {"server_learning_rate": 0.004}}
 # The best of `shared_head_field_tuning`, held as `TUNED` is.
 TUNED_RATES = dict.fromkeys(_FIELD | _SLOWER, 0.1) | dict.fromkeys(
-    ("fedbabu", "fedper", "pgfed"), 0.01
+    ("fedbabu", "fedper", "pgfed", "pgfed_muon"), 0.01
 )
 
 # The parts that are left out or changed, from PFLEGO with a shared head as it is.
@@ -187,7 +192,7 @@ def shared_head_passes():
     masked = {"class_mask": True, "client_learning_rate": TUNED_RATES["fedavg_adam"]}
     others = {f"fedavg_{name}": masked | _FIELD[f"fedavg_{name}"] for name in ("adam", "muon")}
     for name in ("fedrod", "pgfed"):
-        others |= {name: pgfed.TUNED[name], f"{name}_muon": pgfed.TUNED[name] | _MUON}
+        others |= {name: pgfed.TUNED[name], f"{name}_muon": pgfed.TUNED[name] | MUON}
     common = {key: value for key, value in pgfed.base("pflego").items() if key != "algorithm"}
     common |= {**pgfed.TWIN, "num_rounds": 60, "eval_every": 10}
     for count in (1, 2, 5, 10):

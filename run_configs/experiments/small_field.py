@@ -12,15 +12,16 @@ of 20 rounds, for a residual network with batch normalisation (field_cifar10). D
 Each method has the settings of `fair_field` to choose among, with larger rates where its server has
 one, tried for half as many rounds on clients of another seed. Methods of local mini-batches pass
 twice over a participant's data in a round; the others take 50 full-batch steps, of which PFLEGO's,
-PFLEGO's with a shared head and FedRecon's pass the network but once or twice. Labels are
-the dataset's, with a mask of the classes that a client holds. Other settings have the method's
-default.
+PFLEGO's with a shared head and FedRecon's pass the network but once or twice. In field_high, as in
+`fair_field`, some methods have a second row with the shared head's server. Labels are the
+dataset's, with a mask of the classes that a client holds. Other settings have the method's default.
 """
 
 import dataclasses
 
 import tables
-from fair_field import choices
+from fair_field import WITH_MUON, choices
+from shared_head import MUON
 
 import tf_pflego as pfl
 from tf_pflego import models
@@ -33,6 +34,10 @@ _SETTINGS = {
     "pflego_shared_head": {"server_learning_rate": (0.004, 0.008, 0.02)},
     **{key: {"momentum": 0.9} for key in ("fedrep", "fedbn")},
 }
+
+
+def _cell(method):
+    return {"algorithm": method} | choices(method) | _SETTINGS.get(method, {})
 
 
 def _some(split, rng, count):
@@ -59,15 +64,13 @@ def images(name, count, num_clients, classes_per_client):
     return clients_of
 
 
-def _field(title, clients, rounds, participants, known=(), **about):
+def _field(title, clients, rounds, participants, known=(), with_muon=(), **about):
     known = {cell["algorithm"]: cell for cell in known}
     settings = {"clients_per_round": participants, "num_rounds": rounds, "eval_every": 10}
     settings |= {"local_epochs": 2, "batch_size": 32, "label_space": "global", "class_mask": True}
     return Experiment(
-        [
-            known.get(method, {"algorithm": method} | choices(method) | _SETTINGS.get(method, {}))
-            for method in REGISTRY
-        ],
+        [known.get(method, _cell(method)) for method in REGISTRY]
+        + [{"name": f"{method}_muon"} | _cell(method) | MUON for method in with_muon],
         settings,
         seeds=(0, 1, 2),
         title=title,
@@ -78,7 +81,11 @@ def _field(title, clients, rounds, participants, known=(), **about):
 
 
 field_high = _field(
-    "Fashion-MNIST, two classes per client", images("fashion_mnist", 6000, 50, 2), 60, 10
+    "Fashion-MNIST, two classes per client",
+    images("fashion_mnist", 6000, 50, 2),
+    60,
+    10,
+    with_muon=WITH_MUON,
 )
 field_dirichlet = _field(
     "Fashion-MNIST, Dirichlet shares", images("fashion_mnist", 6000, 50, None), 60, 10

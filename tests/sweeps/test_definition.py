@@ -56,6 +56,16 @@ def test_hyper_parameters_that_differ_are_in_the_label_and_a_truth_value_is_name
     assert cells[-1].condition == {"class_mask": True}
 
 
+def test_a_label_has_one_of_the_settings_that_change_together():
+    together = {"server_optimizer": "adam", "server_learning_rate": 0.01}
+    cells = planned([{"algorithm": "fedavg"}, {"algorithm": "fedavg"} | together], {})
+    assert cells[1].label == "fedavg (server_optimizer=adam)"
+    apart = [*pfl.grid(algorithm="fedavg", server_learning_rate=[0.1, 1.0]), together]
+    labels = [cell.label for cell in planned(apart, {"algorithm": "fedavg"})]
+    assert labels[1] == "fedavg (server_learning_rate=1)"
+    assert labels[2] == "fedavg (server_optimizer=adam, server_learning_rate=0.01)"
+
+
 def test_without_a_choice_each_value_makes_a_cell():
     experiment = pfl.Experiment([{"algorithm": "fedavg"}], RATES, choose="none")
     rates = [cell.settings["client_learning_rate"] for cell in experiment.planned]

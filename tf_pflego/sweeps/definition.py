@@ -295,7 +295,8 @@ def _named(cells):
             if name not in OF_RUN and len({str(other.get(name)) for other in alike}) > 1
         }
         method = cell.algorithm.rpartition(":")[2]  # The function of FILE.py:FUNCTION.
-        changes = ", ".join(f"{name}={words(value)}" for name, value in of_method.items())
+        told = _telling(of_method, alike)
+        changes = ", ".join(f"{name}={words(value)}" for name, value in told.items())
         label = f"{method} ({changes})" if changes else method
         parts = [name * one if isinstance(one, bool) else one for name, one in condition.items()]
         parts += [method, *(f"{name}{words(value)}" for name, value in of_method.items())]
@@ -312,6 +313,15 @@ def _named(cells):
                 f"the cells must differ in a setting or a name; got two of {name}. Leave one out."
             )
     return named
+
+
+def _telling(of_method, alike):
+    """Returns the settings of a method but those that change only where an earlier one does."""
+    told = {}
+    for name, value in of_method.items():
+        among = [str(settings.get(name)) for settings in alike]
+        told.setdefault(tuple(map(among.index, among)), (name, value))
+    return dict(told.values())
 
 
 def name_of(tried: Settings) -> str:
