@@ -93,7 +93,7 @@ def comparison(sweep: Sweep) -> dict[str, bytes]:
         columns = [at(degree, column, words) for degree, words in DEGREES.items()]
         columns += [("seeds", _seeds), ("seconds a round", _seconds)]
         parts += [f"## {column.capitalize()}", table("method", methods.items(), *columns)]
-    parts += ["## Less FedAvg with Muon", "As served, in points, seed by seed:"]
+    parts += ["## Less methods with the same server", "As served, in points, seed by seed:"]
     return page(sweep.title, "shared_head", *parts, _by_seed(methods))
 
 
@@ -102,14 +102,15 @@ def _seconds(runs):
 
 
 def _by_seed(methods):
-    """Returns the table of how far one method is ahead of another, by seed and degree."""
-    compared = [methods.get(name, {}) for name in (_OURS[0], "fedavg_muon")]
-    changes: dict[int, dict[str, float]] = {}
-    for degree in DEGREES:
-        for seed, (shared, fedavg) in pairs(*(runs.get(degree, []) for runs in compared)).items():
-            changes.setdefault(seed, {})[degree] = shared - fedavg
+    """Returns the table of how far one method is ahead of others, by seed and degree."""
+    changes: dict[str, dict[str, float]] = {}
+    for name in (name for name in methods if name.endswith("_muon")):
+        for degree in DEGREES:
+            runs = (methods[one].get(degree, []) for one in (_OURS[0], name))
+            for seed, (shared, other) in pairs(*runs).items():
+                changes.setdefault(f"{name}, {seed}", {})[degree] = shared - other
     columns = (_column(words, degree, "+.2f") for degree, words in DEGREES.items())
-    return table("seed", sorted(changes.items()), *columns)
+    return table("method, seed", changes.items(), *columns)
 
 
 def pairs(runs: list[dict], others: list[dict], key: str = store.SERVED) -> dict[int, tuple]:

@@ -56,11 +56,19 @@ def test_a_shared_head_is_level_with_fedavg_that_has_the_same_server(served):
     assert [f"{mean:+.1f}" for mean in means] == ["+0.0", "-0.0", "-0.3"]
     gaps = [served["pflego_shared_head"][key] - served["fedavg_muon"][key] for key in sorted(keys)]
     assert max(map(abs, gaps[:6])) < 0.15  # high and medium
-    runs = [row for row in load_sweep(RESULTS / "shared_head").rows if "fedavg_muon" in row["run"]]
+    runs = [row for row in load_sweep(RESULTS / "shared_head").rows if "_muon" in row["run"]]
     assert runs and all("--local_epochs=5" in shlex.split(run["flags"]) for run in runs)
 
 
+def test_a_shared_head_is_level_with_pgfed_and_ahead_of_fedrod_with_the_same_server(served):
+    """On the seeds that no setting was chosen on, one by one."""
+    for name, (least, most) in {"pgfed_muon": (-0.1, 0.15), "fedrod_muon": (0.05, 0.6)}.items():
+        assert served[name].keys() == set(itertools.product(DEGREES, (1, 2)))
+        gaps = [served["pflego_shared_head"][key] - served[name][key] for key in served[name]]
+        assert least < min(gaps) and max(gaps) < most
+
+
 def test_a_shared_head_is_ahead_of_methods_with_the_servers_of_their_papers(served):
-    for name in served.keys() - {"pflego_shared_head", "fedavg_muon"}:
+    for name in {name for name in served if "_muon" not in name} - {"pflego_shared_head"}:
         for degree in {key[0] for key in served[name]}:
             assert mean_gap(served, "pflego_shared_head", name, degree) > 0
