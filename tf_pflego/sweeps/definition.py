@@ -317,7 +317,7 @@ def _named(cells):
 
 def _telling(of_method, alike):
     """Returns the settings of a method but those that change only where an earlier one does."""
-    told = {}
+    told: dict[tuple[int, ...], tuple[str, Any]] = {}
     for name, value in of_method.items():
         among = [str(settings.get(name)) for settings in alike]
         told.setdefault(tuple(map(among.index, among)), (name, value))
