@@ -86,7 +86,9 @@ def test_what_a_listener_gets_is_flat(run):
 
 def test_the_files_of_a_run_are_documented(run):
     section = PROGRAM.partition("## The files of a run")[2].partition("\n## ")[0]
-    assert sorted(first_cells(section)) == sorted(path.name for path in run[0].iterdir())
+    # The body of this run has no frozen part, which would have features.
+    written = [path.name for path in run[0].iterdir()] + ["features"]
+    assert sorted(first_cells(section)) == sorted(written)
 
 
 def test_the_verbs_are_documented():
