@@ -80,7 +80,10 @@ ROWS = [
     (["--flagfile={tmp}/itself"], "got '{tmp}/itself' (it includes itself)", "Correct the path"),
     (["--flagfile=a\0b"], "must be a file of text that can be read; got 'a\\x00b' (", "Correct"),
     (["--flagfile=/dev/zero"], "got '/dev/zero' (is no regular file)", "Correct the path"),
-    (["--flagfile={tmp}/unknown"], "got --nonsense", "Correct it or leave"),
+    (["--flagfile={tmp}/zero"], "got '{tmp}/zero' (it is no text)", "Correct the path"),
+    (["--flagfile={tmp}/wide0"], "(it is one of more than 100 files; include fewer)", "Correct"),
+    *(([f"--flagfile={{tmp}}/{name}"], "got --nonsense", "Correct it or leave")
+      for name in ("unknown", "marked")),
     (["--flagfile={tmp}/words"], "got 'hello there'", "Write flags as --name=value"),
     (["--flagfile={tmp}/value"], "number; got 'x'", "Correct --num_rounds"),
     (["--flagfile={tmp}/lost"], "got '{tmp}/none' ([Errno 2] No such file", "Correct the path"),

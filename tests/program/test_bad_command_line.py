@@ -29,6 +29,11 @@ def files(tmp_path_factory):
         "words": "hello there\n",
         "value": "--num_rounds=x\n",
         "lost": "--flagfile={tmp}/none\n",
+        "zero": "--output_dir=a\0b\n",
+        "marked": "\ufeff--nonsense=3\n",
+        # Each includes the next one twice: 2^40 files in all.
+        **{f"wide{k}": 2 * f"--flagfile={{tmp}}/wide{k + 1}\n" for k in range(40)},
+        "wide40": "--num_rounds=3\n",
         "pupils.csv": "school,passed,age\nnorth,yes,3\nnorth,no,\nnorth,yes,5\nnorth,no,6\n"
         "south,no,4\nsouth,yes,2\n",
     }

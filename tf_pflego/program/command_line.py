@@ -10,7 +10,7 @@ from absl import flags
 
 from tf_pflego.system import limited_files, texts
 
-_MOST_BYTES = 2**20  # of a flag file
+_MOST_BYTES, _MOST_FILES = 2**20, 100  # of a flag file, and all of them, as often as each is named
 _NAMED = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
 
@@ -40,9 +40,15 @@ def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0
     return places
 
 
-def expanded(arguments: Sequence[str], within: tuple[str, ...] = ()) -> list[str]:
-    """Returns the arguments with each flag file replaced by its lines; absl would read devices."""
+def expanded(
+    arguments: Sequence[str], within: tuple[str, ...] = (), read: list[str] | None = None
+) -> list[str]:
+    """Returns the arguments with each flag file replaced by its lines; absl would read devices.
+
+    The files that are `within` one another may not be included again, and all are added to `read`.
+    """
     expansion: list[str] = []
+    read = [] if read is None else read
     left = iter(arguments)
     for argument in left:
         name, equals, path = argument.partition("=")
@@ -52,16 +58,22 @@ def expanded(arguments: Sequence[str], within: tuple[str, ...] = ()) -> list[str
         path = path.strip() if equals else next(left, "")
         try:
             real = os.path.realpath(os.path.expanduser(path))
-            lines = limited_files.content(pathlib.Path(real), _MOST_BYTES).decode().splitlines()
+            text = limited_files.content(pathlib.Path(real), _MOST_BYTES).decode("utf-8-sig")
+            read.append(real)
             if real in within:
                 raise ValueError("it includes itself")
+            if "\0" in text:
+                raise ValueError("it is no text")
+            if len(read) > _MOST_FILES:
+                raise ValueError(f"it is one of more than {_MOST_FILES} files; include fewer")
         except (OSError, ValueError) as error:
             raise CommandLineError(
                 f"--flagfile must be a file of text that can be read; got {path!r} ({error}). "
                 "Correct the path."
             ) from error
-        kept = [line for line in map(str.strip, lines) if line and not line.startswith(("#", "//"))]
-        expansion += expanded(kept, (*within, real))
+        lines = map(str.strip, text.splitlines())
+        kept = [line for line in lines if line and not line.startswith(("#", "//"))]
+        expansion += expanded(kept, (*within, real), read)
     return expansion
 
 
