@@ -39,6 +39,25 @@ def test_clients_may_count_alike(digits_dir):
     assert build.load_clients(config_of(digits_dir)).client_weights.std() > 0
 
 
+def test_quantities_are_learnt_as_the_settings_say():
+    labels = np.array([0.0, 1.0, 2.0, 5.0])
+    pairs = [(labels[:, None], labels)] * 2
+    clients = pfl.from_arrays(pairs, pairs, task="regression")
+
+    def task_of(**changed):
+        config = RunConfig(clients_per_round=2, engine="in_process", **changed)
+        with build.build_simulation(config, clients=clients) as simulation:
+            return simulation.algorithm.model.task
+
+    robust = task_of(huber_delta=0.5)
+    assert (robust.mean, robust.deviation) == ((2.0,), (pytest.approx(labels.std()),))
+    losses = robust.loss(np.zeros((2, 1), np.float32), [[0.2], [-3.0]])
+    np.testing.assert_allclose(losses, [0.2**2 / 2, 0.5 * (3.0 - 0.5 / 2)], rtol=1e-6)
+    as_they_are = task_of(standardize_labels=False)
+    assert (as_they_are.mean, as_they_are.deviation) == ((), ())
+    np.testing.assert_allclose(as_they_are.loss(np.zeros((1, 1), np.float32), [[3.0]]), [4.5])
+
+
 def test_other_clients_are_refused_before_anything_is_written(tmp_path):
     config = RunConfig(output_dir=tmp_path / "run", engine="in_process")
     with pytest.raises(TypeError, match="`clients` must be of the class ClientData; got list"):

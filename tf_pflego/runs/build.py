@@ -288,6 +288,8 @@ def algorithm_of(
             num_global_classes=facts.num_global_classes,
             task=facts.task,
         )
+        if facts.task == tasks.REGRESSION:
+            model = model.for_task(tasks.regression(run_config.huber_delta))
     task = tasks.task_of(model.task, [name for name in run_config.statistics.split(",") if name])
     if facts.mean:
         task = dataclasses.replace(task, mean=facts.mean, deviation=facts.deviation)

@@ -132,6 +132,12 @@ class TaskSettings:
         "learn quantities less their mean and over their deviation, which follow from sums over "
         "all clients; predictions and errors are in the units of the labels all the same",
     )
+    huber_delta: float = setting(
+        0.0,
+        "from which error on, in what is learnt, the loss of a quantity grows linearly and not by "
+        "the square; 0 for nowhere",
+        at_least=0,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
