@@ -131,6 +131,14 @@ def test_domains_with_other_folders_are_refused(data_dir):
     refused(data_dir, "'Bike' is in one of the folders Art and Product alone")
 
 
+def test_a_folder_without_pictures_is_refused_by_name(data_dir):
+    (data_dir / "downloads" / "manual" / "office_home" / "Art" / "Zebra").mkdir()
+    for domain in ("Clipart", "Product", "Real World"):
+        folder = data_dir / "downloads" / "manual" / "office_home" / domain
+        shutil.copytree(folder / "TV", folder / "Zebra")
+    refused(data_dir, "Art/Zebra has no .jpg file")
+
+
 def test_unreadable_picture_is_refused_by_name(data_dir):
     path = data_dir / "downloads" / "manual" / "office_home" / "Real World" / "pen" / "00002.jpg"
     whole = path.read_bytes()

@@ -54,10 +54,12 @@ class OfficeHome(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self, folder, classes):
         for domain in DOMAINS:
             for label in classes:
-                for path in _listed(folder / domain / label):
-                    if path.suffix.lower() == ".jpg":
-                        example = {"image": _image(path), "label": label, "domain": domain}
-                        yield f"{domain}/{label}/{path.name}", example
+                paths = [p for p in _listed(folder / domain / label) if p.suffix.lower() == ".jpg"]
+                if not paths:
+                    raise ValueError(f"{folder / domain / label} has no .jpg file")
+                for path in paths:
+                    example = {"image": _image(path), "label": label, "domain": domain}
+                    yield f"{domain}/{label}/{path.name}", example
 
 
 def _classes(folder):
