@@ -187,8 +187,8 @@ def _what_becomes(labels, class_names, preprocessing):
 
 
 def _first(names):
-    """Returns the names, or twenty of them and a sign that there are more."""
-    return ", ".join([*names[:20], *["..."] * (len(names) > 20)])
+    """Returns the names, each cut to a length, or twenty and a sign that there are more."""
+    return ", ".join([*(f"{name:.60}" for name in names[:20]), *["..."] * (len(names) > 20)])
 
 
 def _refuse_other(preprocessing, features, categories, encoding, missing):
