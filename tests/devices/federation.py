@@ -59,11 +59,13 @@ def two_steps():
 class Site:
     """A resident client, asked as by a server."""
 
-    def __init__(self, definition, number, directory):
+    def __init__(self, definition, number, directory, network=None):
         self.definition = definition
         self.journal = Journal(directory)
         self.journal.path.mkdir(mode=0o700, exist_ok=True)
         self.data = definition.client(NAMES[number], site_of(number))
+        if network is not None:
+            self.journal.keep_network(network)
         self.resident = Resident(definition, self.data, self.journal)
 
     def ask(self, arrays=(), **facts):

@@ -17,7 +17,7 @@ from tf_pflego.runs import build
 SMALL = {
     "pflego": ({}, {"local_steps": 3}),
     "fedrep": ({}, {"local_epochs": 1}),
-    "ditto": ({"client_weights": "uniform"}, {"local_epochs": 1}),
+    "ditto": ({"client_weights": "uniform", "network": "mlp"}, {"local_epochs": 1}),
     "pflego_shared_head": ({"label_space": "global", "class_mask": True}, {"local_steps": 2}),
 }
 
@@ -64,6 +64,10 @@ class Server:
 @pytest.mark.parametrize("method", each_of(SMALL, ("pflego",)))
 def test_it_gives_the_bits_of_a_simulation(method, tmp_path):
     settings, hyper_parameters = SMALL[method]
+    network = None
+    if "network" not in settings:
+        network = half_frozen(tmp_path / "body.keras")
+        settings = settings | {"network": str(network)}
     config = config_of(algorithm=method, **settings)
     of_clients = {
         name: settings[name] for name in ("label_space", "class_mask") if name in settings
@@ -72,7 +76,14 @@ def test_it_gives_the_bits_of_a_simulation(method, tmp_path):
     definition = Definition.of(config, hyper_parameters, clients)
     definition.save(tmp_path / "definition.json")
     definition = Definition.load(tmp_path / "definition.json")
-    sites = [Site(definition, number, tmp_path / name) for number, name in enumerate(NAMES)]
+    given = "of a site's own" if network is None else ""
+    with pytest.raises(ValueError, match="`network` must be"):
+        definition.algorithm(network=given)
+    sites = [
+        Site(definition, number, tmp_path / name, network) for number, name in enumerate(NAMES)
+    ]
+    frozen = [site.resident.algorithm.model.frozen is not None for site in sites]
+    assert frozen == [network is not None] * len(sites)
     with build.build_simulation(config, clients, **hyper_parameters) as simulation:
         server = Server(simulation, sites)
         for number in (1, 2):
@@ -113,6 +124,15 @@ def test_it_gives_the_bits_of_a_simulation(method, tmp_path):
                 np.testing.assert_array_equal(arrays[name], rows[client])
                 if server.numbers[client]:  # The others have no model of their own yet.
                     np.testing.assert_array_equal(of_directory[name], rows[[client]])
+
+
+def half_frozen(path):
+    """Writes a network whose first layer is frozen, and returns its path."""
+    frozen = tf.keras.layers.Dense(5, "tanh", kernel_initializer=tf.keras.initializers.Ones())
+    frozen.trainable = False
+    trained = tf.keras.layers.Dense(4, "tanh", kernel_initializer=tf.keras.initializers.Ones())
+    tf.keras.Sequential([tf.keras.Input([3]), frozen, trained]).save(path)
+    return path
 
 
 def flat(counts):

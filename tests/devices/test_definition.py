@@ -173,6 +173,13 @@ def test_a_table_of_a_sites_rows(tmp_path):
     one_class = schools.written(tmp_path / "one.csv", schools.columns() | {"Passed": ["yes"] * 45})
     site = definition.client(name, definition.arrays_of_table(one_class))
     assert (site.class_names, site.class_names_of(0)) == (clients.class_names, ("yes",))
+    with_gap = schools.columns()
+    with_gap["SES"] = [None, *with_gap["SES"][1:]]
+    with_gap = schools.written(tmp_path / "gap.csv", with_gap)
+    with pytest.raises(ValueError, match="choose `missing='drop'`"):
+        definition.arrays_of_table(with_gap)
+    arrays = definition.arrays_of_table(with_gap, "drop")
+    assert len(arrays["train_labels"]) + len(arrays["test_labels"]) == 44
 
 
 @pytest.mark.parametrize(

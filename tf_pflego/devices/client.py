@@ -20,6 +20,8 @@ from tf_pflego.devices.messages import MessageError
 from tf_pflego.engines.engine import Cohort
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.engines.tracing import served_leaves_read
+from tf_pflego.simulation import feature_files
+from tf_pflego.simulation.frozen_features import as_features
 from tf_pflego.system import values
 
 ONLY = np.zeros(1, np.int64)  # the number of the client among its own
@@ -45,9 +47,13 @@ class Resident:
     """
 
     def __init__(self, definition: Definition, clients: ClientData, journal: Journal):
-        self._definition, self._clients, self._journal = definition, clients, journal
+        self._definition, self._journal = definition, journal
         self.name = clients.name_of(0)
-        self.algorithm = algorithm = definition.algorithm(int(clients.train.sizes[0]))
+        self.algorithm = algorithm = definition.algorithm(
+            int(clients.train.sizes[0]), journal.network
+        )
+        with feature_files.kept_in(journal.path / feature_files.NAME):
+            self._clients = clients = as_features(algorithm.model, clients)
         self.first = algorithm.init_server(definition.participation.federation)
         self.engine = InProcessEngine(algorithm, clients, self.first, definition.run_config.seed)
         self.exchanges = [Sent.of(exchange, self.first) for exchange in algorithm.exchanges]

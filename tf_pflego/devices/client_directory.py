@@ -3,6 +3,8 @@
   definition.json    what the client was told to expect
   client.json        its name, and what was agreed to that it sends
   examples.npz       a copy of its examples, so that they stay the same over the run
+  network.keras      a copy of its network, if the definition names a file; features of its frozen
+                     part are in features
   state-N.npz        its state with the number N, which the server gave it
   served.npz         what it was last tested with of the server's state, for an export without it
   socket, .lock      while it runs
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.devices import messages
-from tf_pflego.devices.definition import Definition
+from tf_pflego.devices.definition import NETWORK, Definition
 from tf_pflego.runs.reader import CLIENT
 from tf_pflego.system import durable, limited_files, values
 from tf_pflego.system.lock import DirectoryLock, InUseError
@@ -87,6 +89,18 @@ class Journal:
     def definition(self) -> Definition:
         """Returns what the client was told to expect."""
         return Definition.load(self.path / _DEFINITION)
+
+    def keep_network(self, path: str | os.PathLike) -> None:
+        """Copies the network of a client that begins."""
+        content = pathlib.Path(path).expanduser().read_bytes()
+        with durable.batch() as files, files.open(self.path / NETWORK) as stream:
+            stream.write(content)
+
+    @property
+    def network(self) -> str:
+        """The path of the client's network; empty if it needs no file."""
+        path = self.path / NETWORK
+        return str(path) if path.exists() else ""
 
     @property
     def name(self) -> str:

@@ -39,7 +39,8 @@ class StoredClient:
 
     def simulation(self, engine: str = "in_process") -> Simulation:
         """Returns a simulation of the client alone, as it was last tested; close it after use."""
-        algorithm = self._definition.algorithm(int(self.clients.train.sizes[0]))
+        most = int(self.clients.train.sizes[0])
+        algorithm = self._definition.algorithm(most, self._journal.network)
         # Claims of privacy were for the rounds; none is run here.
         alone = dataclasses.replace(algorithm, participation=None)
         seed = self._definition.run_config.seed

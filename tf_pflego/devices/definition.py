@@ -26,10 +26,13 @@ from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data import client_names
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.split import ClientSplit
+from tf_pflego.models import networks
+from tf_pflego.models.divided import divided
 from tf_pflego.runs import aggregation_settings, build, config, methods
 from tf_pflego.system import durable, limited_files, texts, values
 
 FORMAT = 1
+NETWORK = "network.keras"  # a file that each site has, as a definition and a client's directory say
 _SETTINGS = {field.name for field in dataclasses.fields(config.RunConfig)}
 _SETTINGS -= {*names_with(Role.UNTOLD, config.RunConfig)}
 _MOST_STEPS = 10**6  # that a definition can have a client compute in a round
@@ -53,6 +56,7 @@ class Definition:
     class_names: tuple[str, ...] | None = None
     preprocessing: Mapping[str, Any] | None = None  # what the columns of a table become
     table: Mapping[str, str] | None = None  # which columns of a table are what
+    network_digest: str | None = None  # of the Keras file that each site has, if it needs one
 
     def __post_init__(self):
         if self.version != version.__version__:
@@ -105,7 +109,10 @@ class Definition:
         if names is None:
             names = [clients.name_of(client) for client in range(clients.num_clients)]
         settings = {name: getattr(run_config, name) for name in sorted(_SETTINGS)}
-        settings |= {"network": run_config.chosen("network"), "label_space": clients.label_space}
+        network = run_config.chosen("network")
+        digest = networks.digest(network)
+        settings["network"] = NETWORK if digest else network  # It names no path.
+        settings["label_space"] = clients.label_space
         if not aggregation_settings.is_private(run_config):
             del settings["num_rounds"]  # There may be more of them than were thought of.
         facts = build.ModelFacts.of(run_config, clients, clients.num_global_classes)
@@ -121,6 +128,7 @@ class Definition:
             clients.class_names,
             None if columns is None else dataclasses.asdict(columns),
             None if columns is None else {name: getattr(run_config, name) for name in rows},
+            digest,
         )
 
     @classmethod
@@ -163,17 +171,34 @@ class Definition:
         """How participants are drawn."""
         return self.run_config.participation_of(len(self.clients))
 
-    def algorithm(self, most_examples: int = 0) -> Algorithm:
+    def refuse_other_network(self, network: str) -> None:
+        """Raises ValueError unless `network` is the file that sites need, or empty for none."""
+        if (networks.digest(network) if network else None) == self.network_digest:
+            return
+        expected = f"the file with the SHA-256 {self.network_digest}"
+        if self.network_digest is None:
+            expected = "left out, since the definition names a network of the package"
+        raise ValueError(
+            f"`network` must be {expected}; got {network or 'none'}. Ask those who sent the "
+            "definition, or correct `network`."
+        )
+
+    def algorithm(self, most_examples: int = 0, network: str = "") -> Algorithm:
         """Returns the method, as a simulation with these settings builds it.
 
         A client that has more training examples than were thought of says how many, so that their
-        activations fit its memory.
+        activations fit its memory. `network` is the Keras file, if the definition wants one.
         """
+        self.refuse_other_network(network)
         facts = self.model_facts
         facts = facts._replace(most_examples=max(facts.most_examples, most_examples))
-        method = algorithms.method_of(self.run_config.algorithm)
+        settings, model = self.run_config, None
+        if network:
+            settings = dataclasses.replace(settings, network=network)
+            model = divided(build.network_model(settings, facts))
+        method = algorithms.method_of(settings.algorithm)
         return build.algorithm_of(
-            self.run_config, facts, self.participation, method, self.hyper_parameters
+            settings, facts, self.participation, method, self.hyper_parameters, model
         )
 
     @functools.cached_property
@@ -259,8 +284,11 @@ class Definition:
             **self._of_run_config,
         )
 
-    def arrays_of_table(self, table: str) -> dict[str, np.ndarray]:
-        """Returns the arrays of a client from its rows, whose columns the definition names."""
+    def arrays_of_table(self, table: str, missing: str = "refuse") -> dict[str, np.ndarray]:
+        """Returns the arrays of a client from its rows, whose columns the definition names.
+
+        `missing` is "drop" to leave out rows that lack a value.
+        """
         if self.preprocessing is None or self.table is None:
             raise ValueError(
                 "`table` must be left out, since the definition is of no table; got "
@@ -285,6 +313,7 @@ class Definition:
             task=self.model_facts.task,
             label_space="global",
             seed=self.run_config.seed,
+            missing=missing,
             preprocessing=columns,
         )
         arrays = {}

@@ -1,4 +1,4 @@
-"""The bodies of the networks of the papers.
+"""The bodies of the networks of the papers, and bodies in files of Keras.
 
 Sources: PFLEGO, Tables 4 (kernels) and 5 (feature sizes), for `mlp`, `cifar_cnn` and
 `omniglot_cnn`; McMahan et al., "Communication-Efficient Learning of Deep Networks from
@@ -7,7 +7,9 @@ Recognition", section 4.2 with n = 1, for `resnet8`.
 """
 
 import functools
+import hashlib
 import itertools
+import pathlib
 
 import tensorflow as tf
 
@@ -101,8 +103,31 @@ NETWORKS = {
 }
 
 
+def is_file(name: str) -> bool:
+    """Returns whether a network is a file of the user's, and none of `NETWORKS`."""
+    return name.endswith(".keras")
+
+
+def digest(name: str) -> str | None:
+    """Returns the SHA-256 of a network's file; None for one of `NETWORKS`."""
+    if not is_file(name):
+        return None
+    try:
+        return hashlib.sha256(pathlib.Path(name).expanduser().read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(
+            f"`network` must be a file that can be read; {name} cannot be ({error.strerror}). "
+            "Correct `network`."
+        ) from error
+
+
 def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
-    """Returns the body `name`, one of the keys of `NETWORKS`; examples must fit it."""
+    """Returns the body `name`, a key of `NETWORKS` or a Keras file; examples must fit it.
+
+    A file is loaded in Keras' safe mode, without code that it may hold.
+    """
+    if is_file(name):
+        return _loaded(name)
     name = values.one_of("network", name, tuple(NETWORKS))
     if name != "mlp" and len(example_shape) != 3:
         raise ValueError(
@@ -121,6 +146,18 @@ def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Mod
         raise ValueError(
             f"`network` {name} needs larger images, of which a layer leaves something; got "
             f"{tuple(example_shape)}. Choose `network='mlp'`."
+        ) from error
+
+
+def _loaded(name):
+    path = pathlib.Path(name).expanduser()
+    try:
+        return tf.keras.models.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # They are of many kinds.
+        raise ValueError(
+            "`network` must be a file that the installed Keras can load, without code of its own; "
+            f"{name}: {' '.join(str(error).split()).rstrip('.'):.300}. Save it by "
+            "`body.save('body.keras')` with that version."
         ) from error
 
 

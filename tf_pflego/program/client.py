@@ -50,6 +50,15 @@ class Options:
         "which columns are read",
         is_path=True,
     )
+    missing: str = setting(
+        "refuse",
+        "rows of table that lack a value: refuse or drop; the definition says whether missing "
+        "values are filled instead",
+        choices=("refuse", "drop"),
+    )
+    network: str = setting(
+        "", "Keras file of the network, if the definition asks for one", is_path=True
+    )
     state_dir: str = setting(
         "",
         "the client's own directory, which holds all that it needs to go on: definition, name and "
@@ -78,14 +87,16 @@ def run(flag_values, interruption: Interruption) -> None:
     options = flags.options_from(Options, flag_values)
     if options.check:
         with tempfile.TemporaryDirectory(prefix="tf_pflego_client_") as directory:
-            definition, clients, _ = _given(options)
-            with _resident(definition, clients, Journal(directory)) as resident:
+            journal = Journal(directory)
+            definition, clients, _ = _given(options, journal)
+            with _resident(definition, clients, journal) as resident:
                 _show_lines(preview.tried(resident))
         return
     journal = Journal(options.state_dir)
     with journal.locked():
         is_new = journal.is_new
-        definition, clients, arrays = _given(options) if is_new else _begun(options, journal)
+        given = _given if is_new else _begun
+        definition, clients, arrays = given(options, journal)
         with _resident(definition, clients, journal) as resident:
             if is_new:
                 lines = preview.promised(resident, definition)
@@ -118,17 +129,23 @@ def _resident(definition, clients, journal):
             resident.close()
 
 
-def _given(options):
-    """Returns the definition, the client's data and their arrays, which flags name."""
+def _given(options, journal):
+    """Returns the definition, the client's data and their arrays, which flags name.
+
+    The journal of a client that begins gets a copy of its network.
+    """
     for name in ("definition", "name", "data"):
         if not getattr(options, name) and not (name == "data" and options.table):
             raise ValueError(f"`{name}` must be given to begin with; got nothing. Give `{name}`.")
     definition = Definition.load(options.definition)
     if options.table:
-        arrays = definition.arrays_of_table(options.table)
+        arrays = definition.arrays_of_table(options.table, options.missing)
     else:
         ((train, test),) = arrays_of([options.data])
         arrays = dict(zip(ARRAYS, (*train, *test), strict=True))
+    definition.refuse_other_network(options.network)
+    if options.network and journal.is_new:
+        journal.keep_network(options.network)
     return definition, definition.client(options.name, arrays), arrays
 
 
@@ -137,7 +154,8 @@ def _begun(options, journal):
     definition, arrays = journal.definition(), journal.examples()
     clients = definition.client(journal.name, arrays)
     if options.definition or options.name or options.data or options.table:
-        other, same, _ = _given(options)
+        options = dataclasses.replace(options, network=options.network or journal.network)
+        other, same, _ = _given(options, journal)
         pairs = [
             (one.identity, c.client_names, c.fingerprints.tobytes())
             for one, c in ((definition, clients), (other, same))

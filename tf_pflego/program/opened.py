@@ -29,6 +29,9 @@ class StoredRunOptions:
     algorithm: str = setting(
         "", "FILE.py:FUNCTION of the run's method, if it is one of your own; its code is loaded"
     )
+    network: str = setting(
+        "", "FILE.keras of the run's network, if it is one of your own", is_path=True
+    )
 
     def __post_init__(self):
         settings.check(self)
@@ -48,8 +51,12 @@ class StoredRunOptions:
 
             run = StoredClient(self.run)
         else:
-            where = self.data_dir or None
-            run = stored_run.load_run(self.run, where, algorithm=self.algorithm or None)
+            run = stored_run.load_run(
+                self.run,
+                self.data_dir or None,
+                algorithm=self.algorithm or None,
+                network=self.network or None,
+            )
         if not run.is_of_program:
             raise ValueError(
                 f"`run` must be a run on a dataset and with a network that the program has; "

@@ -84,6 +84,8 @@ def _resumed(flag_values):
         if not holds_run(directory):
             _start_new(flag_values, directory)
         return {}
+    if stored.is_of_program and not flag_values["network"].present:
+        methods.network_of_stored(stored.configuration, None, directory)  # It refuses a file.
     if stored.configuration.get("engine") == "devices":
         # The clients have their data; what stands in for these is named by flags again.
         about = stored.configuration.items()
@@ -115,6 +117,8 @@ def _started_from(flag_values):
         )
     if methods.is_own(stored.configuration) and not flag_values["algorithm"].present:
         methods.method_of_stored(stored.configuration, None, stored.path)  # It refuses.
+    if not flag_values["network"].present:
+        methods.network_of_stored(stored.configuration, None, stored.path)  # It refuses a file.
     if stored.configuration.get("table") and not flag_values["table"].present:
         raise ValueError(
             f"`table` must be given, since the run in {place} is on a table, and its directory "

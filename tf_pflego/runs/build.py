@@ -251,8 +251,10 @@ def build_simulation(
         clients = clients.part(0, clients.num_clients - run_config.new_clients)
     participation = run_config.participation_of(clients.num_clients)
     if elsewhere is None:
-        model, clients = with_frozen_features(model, clients) if model else (None, clients)
         facts = ModelFacts.of(run_config, clients, num_global_classes, model, directory)
+        if model is None and networks.is_file(run_config.network):
+            model = network_model(run_config, facts)
+        model, clients = with_frozen_features(model, clients) if model else (None, clients)
     else:
         facts = elsewhere.facts
     built = algorithm_of(run_config, facts, participation, method, hyper_parameters, model)
@@ -280,16 +282,8 @@ def algorithm_of(
     """Returns the method of a run for the given model, or else for the run's network."""
     network: Any = model
     if model is None:
-        network = name, shape = run_config.chosen("network"), facts.example_shape
-        model = models.SplitModel(
-            networks.build(name, shape, run_config.seed),
-            facts.num_classes,
-            run_config.seed,
-            num_global_classes=facts.num_global_classes,
-            task=facts.task,
-        )
-        if facts.task == tasks.REGRESSION:
-            model = model.for_task(tasks.regression(run_config.huber_delta))
+        network = run_config.chosen("network"), facts.example_shape
+        model = network_model(run_config, facts)
     task = tasks.task_of(model.task, [name for name in run_config.statistics.split(",") if name])
     if facts.mean:
         task = dataclasses.replace(task, mean=facts.mean, deviation=facts.deviation)
@@ -299,6 +293,20 @@ def algorithm_of(
     most = participation.federation.max_clients_per_round
     model = model.within(run_config.activation_gigabytes, facts.most_examples, most)
     return _algorithm(network, model, method, hyper_parameters, run_config, participation)
+
+
+def network_model(run_config: config.RunConfig, facts: ModelFacts) -> models.SplitModel:
+    """Returns the model of a run that is given none, with the network that its settings name."""
+    model = models.SplitModel(
+        networks.build(run_config.chosen("network"), facts.example_shape, run_config.seed),
+        facts.num_classes,
+        run_config.seed,
+        num_global_classes=facts.num_global_classes,
+        task=facts.task,
+    )
+    if facts.task == tasks.REGRESSION:
+        return model.for_task(tasks.regression(run_config.huber_delta))
+    return model
 
 
 # In a block of `shared_traces`, the algorithms whose traces runs share, by what these have alike.

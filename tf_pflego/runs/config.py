@@ -13,7 +13,7 @@ from tf_pflego.data import clients
 from tf_pflego.data.datasets import catalogue
 from tf_pflego.data.partitions import disagreement
 from tf_pflego.data.partitions import partition as partition_lib
-from tf_pflego.models.networks import NETWORKS
+from tf_pflego.models import networks
 from tf_pflego.runs import aggregation_settings, device_settings, output_settings, table_settings
 from tf_pflego.runs.aggregation_settings import PrivacySettings, UploadSettings
 from tf_pflego.runs.device_settings import DeviceSettings
@@ -47,7 +47,9 @@ class MethodSettings:
         "pflego", "method to train with: its name, or FILE.py:FUNCTION for one of your own"
     )
     network: str = _alike(
-        "auto", "body of the model; auto for the dataset's own", choices=("auto", *NETWORKS)
+        "auto",
+        f"body of the model: {', '.join(networks.NETWORKS)}, FILE.keras for one of your own, auto "
+        "for the dataset's own",
     )
 
 
@@ -323,6 +325,8 @@ class RunConfig(
     def __post_init__(self):
         algorithms.check_name(self.algorithm)
         check(self)
+        if not networks.is_file(self.network):
+            values.one_of("network", self.network, ("auto", *networks.NETWORKS))
         table_settings.check_source(self)
         aggregation_settings.check(self)
         device_settings.check(self)

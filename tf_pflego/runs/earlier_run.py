@@ -83,10 +83,13 @@ def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
             f"released from now on; {directory} has a private one. Go on with it by `resume`."
         )
     of_classes = names_with(Role.CLIENTS, type(run_config))
+    names = [*names_with(Role.ALIKE, type(run_config)), "algorithm_source"]
+    if "network_digest" in earlier:  # A file may have been moved.
+        names[names.index("network")] = "network_digest"
     pairs = [
         f"`{name}`: expected {earlier[name]!s:.60}, got {configuration.get(name)!s:.60}"
         # A checkpoint has the shapes of its states.
-        for name in (*names_with(Role.ALIKE, type(run_config)), "algorithm_source")
+        for name in names
         if name in earlier
         and earlier[name] != configuration.get(name)
         # The shapes of the states tell what the dataset's own network is.

@@ -10,19 +10,23 @@ from typing import Any
 
 from tf_pflego import algorithms
 from tf_pflego.algorithms import Method, Named
+from tf_pflego.models import networks
 from tf_pflego.runs import config
 from tf_pflego.runs.reader import OWN_STATISTICS
 from tf_pflego.runs.run_directory import RunDirectoryError
 
 # The key of config.json that has `Method.checksum`.
 SOURCE = "algorithm_source"
+# That of `networks.digest`, for a network in a file.
+NETWORK_DIGEST = "network_digest"
 # Names that hyper-parameters may not have: settings and arguments of a run, other keys of its
 # config.json, and flags of the program.
 _TAKEN = {
     *(field.name for field in dataclasses.fields(config.RunConfig)),
     *("run_config", "on_round", "clients", "between_steps", "model", "on_clients", "metrics"),
     *("callbacks", "directory", "elsewhere", OWN_STATISTICS),
-    *("name", "versions", SOURCE, "help", "helpfull", "helpshort", "flagfile", "version"),
+    *("name", "versions", "help", "helpfull", "helpshort", "flagfile", "version"),
+    *(SOURCE, NETWORK_DIGEST),
 }
 
 
@@ -75,3 +79,29 @@ def method_of_stored(
             f"source of {method.name} is another. Give it as it was, or make the run again."
         )
     return method
+
+
+def network_of_stored(
+    configuration: Mapping[str, Any], network: str | None, path: pathlib.Path
+) -> str:
+    """Returns the network of a run; a file is loaded only if the user names it."""
+    name = configuration["network"]
+    if not networks.is_file(name):
+        if network is not None:
+            raise RunDirectoryError(
+                f"`network` must be left out for the run in {path}, whose network {name} is no "
+                "file. Leave it out."
+            )
+        return name
+    if network is None:
+        raise RunDirectoryError(
+            f"`network` must be given for the run in {path}, whose network is a file of your own "
+            f"({name}): no file is loaded because a directory names it. Give `network='{name}'`, "
+            "or where it is now."
+        )
+    if networks.digest(network) != configuration.get(NETWORK_DIGEST):
+        raise RunDirectoryError(
+            f"`network` must be the file of the run in {path}, {name}, as it was then; {network} "
+            "has another content. Give it as it was, or make the run again."
+        )
+    return network

@@ -50,7 +50,7 @@ class StoredRun:
       is_of_program: Whether it had neither arrays nor a model from a user, which need Python.
     """
 
-    def __init__(self, directory, data_dir, clients, model, algorithm):
+    def __init__(self, directory, data_dir, clients, model, algorithm, network):
         place = values.path("directory", directory, may_be_empty=False)
         self.path = pathlib.Path(place).expanduser()
         if not (self.path / "config.json").is_file():
@@ -76,7 +76,7 @@ class StoredRun:
         with self._reading("config.json"):
             self.run_config, self.hyper_parameters = self._configured()
         self._given_clients, self._given_model = clients, model
-        self._given_algorithm = algorithm
+        self._given_algorithm, self._given_network = algorithm, network
 
     def __repr__(self) -> str:
         state = f"{self.configuration.get('num_rounds')} rounds, not ended"
@@ -192,6 +192,9 @@ class StoredRun:
                 f"{whose}. Call load_run(directory, ...) with what the run was given."
             )
         run_config = dataclasses.replace(self.run_config, engine=engine)
+        if not self._has_own_model:
+            given = self.configuration, self._given_network, self.path
+            run_config = dataclasses.replace(run_config, network=methods.network_of_stored(*given))
         method = methods.method_of_stored(self.configuration, self._given_algorithm, self.path)
         simulation = build.build_simulation(
             run_config,
@@ -261,7 +264,8 @@ class StoredRun:
             if os.path.isdir(place):
                 settings["table"] = os.path.join(place, name)
         run_config = RunConfig(**settings | {"data_dir": self._data_dir or ""})
-        others = {n: v for n, v in stored.items() if n not in names and n != methods.SOURCE}
+        names |= {methods.SOURCE, methods.NETWORK_DIGEST}
+        others = {name: value for name, value in stored.items() if name not in names}
         if not is_own:  # What hyper-parameters an own method has, its source says.
             algorithms.check(stored["algorithm"], others)
         return run_config, others
@@ -284,6 +288,7 @@ def load_run(
     clients: data.ClientData | None = None,
     model: models.SplitModel | None = None,
     algorithm: algorithms.Named | None = None,
+    network: str | None = None,
 ) -> StoredRun:
     """Returns the run whose output directory this is, finished or not.
 
@@ -297,8 +302,9 @@ def load_run(
         layers and the weights that are not trainable must be as they were when the run began.
       algorithm: The user's own method that the run had: its builder, or FILE.py:FUNCTION. A run's
         directory never says which code is loaded.
+      network: The Keras file of a run whose `network` was one, as it was then.
 
     Raises:
       RunDirectoryError: It is not a run's directory, or its configuration is damaged.
     """
-    return StoredRun(directory, data_dir, clients, model, algorithm)
+    return StoredRun(directory, data_dir, clients, model, algorithm, network)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tf_pflego import algorithms, data, engines, models, version
 from tf_pflego.core import statistic_names
+from tf_pflego.models import networks
 from tf_pflego.runs import (
     aggregation_settings,
     build,
@@ -167,6 +168,8 @@ def _configuration(run_config, method, hyper_parameters, clients=None, model=Non
         configuration |= build.recorded_clients(run_config, clients)
     if model is not None:
         configuration["network"] = OWN_NETWORK
+    elif digest := networks.digest(run_config.network):
+        configuration[methods.NETWORK_DIGEST] = digest
     if own := _own_statistics(model):
         configuration[reader.OWN_STATISTICS] = own
     return configuration
