@@ -60,9 +60,11 @@ def test_a_shared_head_is_level_with_fedavg_that_has_the_same_server(served):
     assert runs and all("--local_epochs=5" in shlex.split(run["flags"]) for run in runs)
 
 
-def test_a_shared_head_is_level_with_pgfed_and_ahead_of_fedrod_with_the_same_server(served):
+def test_with_the_same_server_pgfed_and_ditto_are_level_with_a_shared_head(served):
     """On the seeds that no setting was chosen on, one by one."""
-    for name, (least, most) in {"pgfed_muon": (-0.1, 0.15), "fedrod_muon": (0.05, 0.6)}.items():
+    level = {"pgfed": (-0.1, 0.15), "ditto": (-0.1, 0.25)}
+    bounds = level | {"fedrod": (0.05, 0.6), "fedrep": (0.99, 12)}
+    for name, (least, most) in {f"{name}_muon": pair for name, pair in bounds.items()}.items():
         assert served[name].keys() == set(itertools.product(DEGREES, (1, 2)))
         gaps = [served["pflego_shared_head"][key] - served[name][key] for key in served[name]]
         assert least < min(gaps) and max(gaps) < most
