@@ -39,9 +39,16 @@ def main(path: pathlib.Path = NOTEBOOK) -> int:
         cell.metadata.pop("execution", None)  # when it was executed
         if NOT_STORED in cell.metadata.get("tags", ()):
             cell.outputs = []
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if not _is_of_machine(output)]
     notebook.metadata.language_info = {"name": "python"}
     nbformat.write(notebook, path)
     return 0
+
+
+def _is_of_machine(output):
+    """Returns whether TensorFlow's libraries tell of the machine, before its log can be set."""
+    return output.get("name") == "stderr" and "cudart_stub" in output["text"]
 
 
 def execute(notebook: nbformat.NotebookNode, directory: str | os.PathLike) -> None:
