@@ -223,8 +223,12 @@ def test_methods_that_differ_from_another_by_a_term_have_its_settings():
 
 
 def test_three_methods_are_ahead_of_clients_that_train_alone():
-    """docs/results.md says so of the fair field, and that ten methods are done."""
-    rows = sweep_of("fair_field").table().rows
+    """docs/results.md says so of the fair field, and that ten methods are done.
+
+    With the shared head's server four methods are level with it, seed by seed.
+    """
+    sweep = sweep_of("fair_field")
+    rows = [row for row in sweep.table().rows if "server_optimizer=muon" not in row["method"]]
     errors = {row["method"]: row["difference_error"] for row in rows if row["method"] != "local"}
     ahead = [
         row["method"]
@@ -233,6 +237,16 @@ def test_three_methods_are_ahead_of_clients_that_train_alone():
     ]
     assert ahead == ["pflego_shared_head", "fedavg", "ditto"]
     assert len(rows) == 10
+    by_run = grouped(sweep.rows, "run")
+    served = {
+        name: np.array([100 * row[store.SERVED] for row in sorted(of, key=lambda row: row["seed"])])
+        for name, of in by_run.items()
+    }
+    prefix = "high_global_class_mask"
+    for name in ("fedavg", "fedrod", "ditto", "pgfed"):
+        gaps = served[f"{prefix}_{name}_muon"] - served[f"{prefix}_pflego_shared_head"]
+        assert len(gaps) == 3 and np.abs(gaps).max() < 0.2
+    assert np.mean(served[f"{prefix}_fedrep_muon"] - served[f"{prefix}_local"]) < 0
 
 
 def of_all_rows(name):
