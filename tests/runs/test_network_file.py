@@ -1,5 +1,7 @@
 """A run whose network is a Keras file of the user's, named by its path."""
 
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -92,11 +94,17 @@ def test_it_goes_on_with_the_same_content_alone(run, digits_dir):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file or directory"), (b"no archive", "can load, without code of its own")],
+    [
+        (None, "No such file or directory"),
+        ("a pipe", "no regular file"),
+        (b"no archive", "can load, without code of its own"),
+    ],
 )
 def test_no_network_is_refused(tmp_path, digits_dir, content, message):
     path = tmp_path / "body.keras"
-    if content is not None:
+    if content == "a pipe":
+        os.mkfifo(path)
+    elif content is not None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=f"`network` must be a file .*{message}"):
         _trained(tmp_path, digits_dir, num_rounds=1)

@@ -24,6 +24,7 @@ import numpy as np
 
 from tf_pflego.devices import messages
 from tf_pflego.devices.definition import NETWORK, Definition
+from tf_pflego.models import networks
 from tf_pflego.runs.reader import CLIENT
 from tf_pflego.system import durable, limited_files, values
 from tf_pflego.system.lock import DirectoryLock, InUseError
@@ -92,7 +93,7 @@ class Journal:
 
     def keep_network(self, path: str | os.PathLike) -> None:
         """Copies the network of a client that begins."""
-        content = pathlib.Path(path).expanduser().read_bytes()
+        content = networks.content_of_file(os.fspath(path))
         with durable.batch() as files, files.open(self.path / NETWORK) as stream:
             stream.write(content)
 

@@ -9,12 +9,13 @@ Recognition", section 4.2 with n = 1, for `resnet8`.
 import functools
 import hashlib
 import itertools
+import math
 import pathlib
 
 import tensorflow as tf
 
 from tf_pflego.core import seeds
-from tf_pflego.system import values
+from tf_pflego.system import limited_files, values
 
 
 def mlp(example_shape: tuple[int, ...], seed: int, units: int = 200) -> "tf.keras.Model":
@@ -113,12 +114,18 @@ def digest(name: str) -> str | None:
     if not is_file(name):
         return None
     try:
-        return hashlib.sha256(pathlib.Path(name).expanduser().read_bytes()).hexdigest()
-    except OSError as error:
+        return hashlib.sha256(content_of_file(name)).hexdigest()
+    except (OSError, limited_files.DamagedFileError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ValueError(
-            f"`network` must be a file that can be read; {name} cannot be ({error.strerror}). "
-            "Correct `network`."
+            f"`network` must be a file that can be read; {name} cannot be ({reason}). Correct "
+            "`network`."
         ) from error
+
+
+def content_of_file(name: str) -> bytes:
+    """Returns the bytes of a network's file, which may be behind a link."""
+    return limited_files.content(pathlib.Path(name).expanduser().resolve(), math.inf)
 
 
 def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":

@@ -32,7 +32,7 @@ class DamagedFileError(ValueError):
     """A file is not what a run writes; the message says what it is, after its name."""
 
 
-def content(path: pathlib.Path, most: int = _MOST_BYTES) -> bytes:
+def content(path: pathlib.Path, most: float = _MOST_BYTES) -> bytes:
     """Returns the bytes of a regular file that has at most `most`, or raises DamagedFileError.
 
     If it is missing or cannot be read, that is an OSError, here and below.
