@@ -3,9 +3,13 @@
 import re
 
 import numpy as np
+import pytest
 
+import tf_pflego as pfl
 from tests.reports.conftest import large_run, text_of
 from tf_pflego import reports
+from tf_pflego.core.statistic_names import significant
+from tf_pflego.runs import reader
 
 
 def test_where_lower_is_better_a_page_says_so(tmp_path):
@@ -29,3 +33,47 @@ def test_where_lower_is_better_a_page_says_so(tmp_path):
     assert "105 % of the best run's mean absolute error" in text and 'value="10.5"' in page
     assert "How much lower the test mean absolute error of each client is" in text
     assert not re.search("accurac|points of percent|error, percent", text)
+
+
+def test_predicted_and_true_quantities_are_drawn(tmp_path):
+    clients = linear_clients(num_clients=103)
+    config = pfl.RunConfig(
+        num_rounds=2, clients_per_round=5, engine="in_process", output_dir=str(tmp_path / "run")
+    )
+    pfl.run(config, clients=clients, local_steps=2)
+    table = reader.columns(tmp_path / "run/predictions.csv")
+    with pfl.load_run(tmp_path / "run", clients=clients) as run:
+        predicted = run.predict()
+    ids = sorted(set(map(int, table["client"])))
+    assert len(ids) == 100 and (ids[0], ids[-1]) == (0, 102)
+    expected = [
+        (client, output, labels[output], of_client[row, output])
+        for client in ids
+        for row, labels in enumerate(clients.test.of(client)[1][:10])
+        for output, of_client in ((k, predicted[client]) for k in range(2))
+    ]
+    got = np.array([list(map(float, column)) for column in table.values()]).T
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    (page,) = reports.write(tmp_path / "run", tmp_path / "r.html")
+    text = text_of(page.read_text(encoding="utf-8"))
+    off = np.median(np.abs(got[:, 2] - got[:, 3]))
+    assert f"pflego: median error {significant(off)}" in text and "true, output 1" in text
+    drawn = reports.write(tmp_path / "run", tmp_path / "figures", format="png")
+    assert tmp_path / "figures/predicted.png" in drawn
+
+    lines = (tmp_path / "run/predictions.csv").read_text().splitlines()
+    for damaged in ("client,output,true\n1,0,2\n", "\n".join([*lines, "0,0.5,1,1"])):
+        (tmp_path / "run/predictions.csv").write_text(damaged)
+        with pytest.raises(reports.RunError, match="predictions.csv"):
+            reports.write(tmp_path / "run", tmp_path / "r.html")
+
+
+def linear_clients(num_clients):
+    """Clients whose two quantities are each a line of their own in three inputs."""
+    rng = np.random.default_rng(3)
+    train, test = [], []
+    for _ in range(num_clients):
+        examples, slopes = rng.normal(size=(24, 3)).astype(np.float32), rng.normal(size=(3, 2))
+        for split, part in ((train, examples[:12]), (test, examples[12:])):
+            split.append((part, 50 + part @ slopes))
+    return pfl.from_arrays(train, test, task="regression")

@@ -18,6 +18,7 @@ from tf_pflego.reports.series import (
     curve,
     gains_of,
     new_client_curves,
+    predicted_of,
     telling_axes,
     values_of,
 )
@@ -30,6 +31,7 @@ _MOST_CLIENTS, _MOST_CLASSES = 300, 150  # or blocks of them
 # With more of them an axis has numbers, since the names would not fit a narrow screen.
 _MOST_NAMED_CLIENTS, _MOST_NAMED_CLASSES = 30, 20
 _LENGTH_OF_NAME, _SIZE_OF_NAMES = 16, 8
+_MOST_OUTPUTS = 3
 _HEIGHT, _WIDTH = 4.4, 5.0  # inches of a PNG file, of one panel
 _SHADES = colors.LinearSegmentedColormap.from_list(
     "shades", ("#c6dcf0", "#2f7ab8", "#08264d")
@@ -100,6 +102,27 @@ def distribution(runs: Runs, size: Size) -> Figure | None:
     axis.set_xlabel(f"test {runs.first.title} of a client{runs.first.unit}")
     axis.set_ylabel("share of clients, percent")
     axis.set_ylim(0, 101)
+    return figure
+
+
+def predicted(runs: Runs, size: Size) -> Figure | None:
+    """Returns a figure of predicted against true quantities, a panel for each of three outputs."""
+    compared = [(one, values) for one in runs.series if len((values := predicted_of(one))[0])]
+    outputs = np.unique(np.concatenate([values[0] for _, values in compared] or [[]]))
+    if not len(outputs):
+        return None
+    outputs = outputs[:_MOST_OUTPUTS]
+    figure, panels = figures.grid(size, 1, len(outputs), sharey=False)
+    for output, axis in zip(outputs, panels.flat, strict=True):
+        of_output = [(one, v[1:, v[0] == output]) for one, v in compared]
+        for one, points in of_output:
+            points = points[:, figures.thinned(points.shape[1], figures.POINTS)]
+            style = figures.styled(one.label, one.number, one.marked, 1) | {"linestyle": ""}
+            axis.plot(*points, **style | {"markersize": 4, "alpha": 0.6})
+        true = np.concatenate([points[0] for _, points in of_output])
+        axis.plot(*[[true.min(), true.max()]] * 2, color=figures.INK, linewidth=1.2)
+        axis.set_xlabel("true" + f", output {output:g}" * (len(outputs) > 1))
+    panels[0, 0].set_ylabel("predicted")
     return figure
 
 
@@ -221,6 +244,7 @@ def for_paper(
     drawn += [
         ("privacy", privacy(runs, (4 * _WIDTH, _HEIGHT)), f"what private rounds release{seeds}"),
         ("clients", distribution(runs, size), f"{runs.first.plural} of the clients at the end"),
+        ("predicted", predicted(runs, size), "predicted and true at the end"),
         ("gains", gains(runs, size), f"gains over {runs.base.label}, client by client"),
         ("new_clients", new_clients(runs, size), f"{runs.first.title} of new clients"),
     ]

@@ -22,6 +22,7 @@ from tf_pflego.reports.series import (
     gains_over,
     new_client_curves,
     partner_of,
+    predicted_of,
     values_of,
 )
 from tf_pflego.reports.stored import ReportedRun
@@ -65,6 +66,24 @@ def distribution(runs: Runs) -> dict[str, Any]:
             series=ended,
         ),
         "table": Table(f"Test {first.plural} of the clients at the end", head, rows),
+    }
+
+
+def predicted(runs: Runs) -> dict[str, Any] | None:
+    """Returns predicted against true quantities or counts; None if no run has any."""
+    compared = [(one, values) for one in runs.series if len((values := predicted_of(one))[0])]
+    if not compared:
+        return None
+    off = [np.median(np.abs(true - predicted)) for _, (_, true, predicted) in compared]
+    pairs = zip(compared, off, strict=True)
+    ends = "; ".join(f"{one.label}: median error {significant(error)}" for (one, _), error in pairs)
+    return {
+        "drawing": runs.drawing(
+            charts.predicted,
+            description=f"Predicted against true values of test examples. {ends}.",
+            series=[one for one, _ in compared],
+        ),
+        "said": ends,
     }
 
 

@@ -219,6 +219,14 @@ def tested(columns: Mapping[str, np.ndarray] | None, first: Shown) -> np.ndarray
     return (columns or {}).get(f"test_{first.name}", np.zeros(0))
 
 
+def predicted_of(one: Series) -> np.ndarray:
+    """Returns [3, m], the outputs, true and predicted quantities of its runs, where finite."""
+    columns = [run.predictions for run in one.runs if run.predictions]
+    names = ("output", "true", "predicted")
+    values = np.array([np.concatenate([c[name] for c in columns] or [[]]) for name in names])
+    return values[:, np.isfinite(values).all(axis=0)]
+
+
 def new_client_curves(series: Series, first: Shown) -> list[np.ndarray]:
     """Returns [epochs + 1] the mean of a statistic of new clients, for each run with some."""
     curves = []

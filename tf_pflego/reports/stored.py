@@ -61,6 +61,8 @@ class ReportedRun:
     # has not ended.
     clients: dict[str, np.ndarray] | None
     new_clients: dict[str, np.ndarray] | None  # the columns of new_clients.csv, if there are any
+    # The columns of predictions.csv, [m] floats, if labels are quantities or counts.
+    predictions: dict[str, np.ndarray] | None
     holdings: Holdings | None  # None if partition.npz is not there yet
     finished: bool  # whether it has all the rounds that it was made for, and its last files
 
@@ -135,11 +137,13 @@ def _read(path):
 
     summary = read_if_there("summary.json", lambda file: _whole(reader.json_object, file)) or {}
     finished = summary.get("round") == len(records)
-    clients = new_clients = None
+    clients = new_clients = predictions = None
     if finished:
         clients = _table(("client", "train_examples", "test_examples"), path / "clients.csv")
         of_new = functools.partial(_table, ("epoch", "client"))
         new_clients = read_if_there("new_clients.csv", of_new)
+        compared = functools.partial(_table, ("client", "output"), others=("true", "predicted"))
+        predictions = read_if_there("predictions.csv", compared)
     of_dataset = functools.partial(_holdings, configuration.get("dataset"))
     holdings = read_if_there("partition.npz", of_dataset)
     if clients and holdings and not np.isin(clients["client"], range(len(holdings.keys))).all():
@@ -154,6 +158,7 @@ def _read(path):
         left_out,
         clients,
         new_clients,
+        predictions,
         holdings,
         finished,
     )
@@ -188,10 +193,10 @@ def _columns(records):
     return columns, lost
 
 
-def _table(numbers, path):
-    """Returns the columns of a table; `numbers` have ids and counts, and it has a statistic."""
+def _table(numbers, path, others=()):
+    """Returns the columns of a table: ids and counts, and `others`, by default a statistic."""
     columns, table = _whole(reader.columns, path), {}
-    needed = (*numbers, f"test_{first_of(columns).name}")
+    needed = (*numbers, *(others or [f"test_{first_of(columns).name}"]))
     try:
         if not set(needed) <= set(columns) or not columns[needed[0]]:
             raise ValueError(f"it needs the columns {', '.join(needed)} and a row")
@@ -207,6 +212,7 @@ def _table(numbers, path):
                 raise ValueError(f"{name} has what is no whole number")
             if of_metric(name).is_share and np.any((values < 0) | (values > 1)):
                 raise ValueError(f"{name} has what is no share")
+            values[np.abs(values) > _LARGEST] = np.nan
     except ValueError as error:
         raise _damaged(path, f"cannot be read ({error})") from None
     return table

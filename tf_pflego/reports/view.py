@@ -32,6 +32,7 @@ def page_of(all_runs: Sequence[ReportedRun], reference: ReportedRun) -> dict[str
         "privacy": ("Privacy", _privacy(runs)),
         "target": (f"Cost to a target {runs.first.title}", target),
         "clients": ("Clients at the end", clients.distribution(runs)),
+        "predicted": ("Predicted and true", clients.predicted(runs)),
         "gains": ("Who gained, who lost", clients.gains(runs)),
         "new-clients": ("New clients", clients.new_clients(runs)),
         "partition": ("Who holds what", clients.partitions(runs)),

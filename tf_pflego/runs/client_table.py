@@ -1,5 +1,6 @@
 """The clients at the end of a run: the columns of clients.csv, and the worst clients."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,12 +10,15 @@ import numpy as np
 
 from tf_pflego.core.statistic_names import Shown
 from tf_pflego.core.statistics import ratio
+from tf_pflego.core.tasks import COUNTS, REGRESSION
 from tf_pflego.data.clients import ClientData
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.records import worst_tenth
+from tf_pflego.simulation.simulation import Simulation
 
 _SHOWN = 5
 _MOST_CLASSES_WIDTH = 16
+_PREDICTED_CLIENTS, _PREDICTED_EXAMPLES = 100, 10
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -64,6 +68,30 @@ def new_client_columns(
         **{f"{split}_examples": new.splits[split].sizes for split in tested},
         **{name: column for name, column in _ratios(evaluation).items() if name != "train_loss"},
     }
+
+
+def predicted_columns(simulation: Simulation) -> Columns | None:
+    """Returns true and predicted quantities or counts of up to 100 clients at the end of a run.
+
+    There is a row for each output of up to ten test examples of each client. The clients are spread
+    evenly over all ids. None if labels are no numbers, or are on other machines.
+    """
+    data, task = simulation.data, simulation.algorithm.model.task
+    if data.is_elsewhere or task.labels not in (REGRESSION, COUNTS):
+        return None
+    count = data.num_clients
+    ids = np.unique(np.linspace(0, count - 1, min(count, _PREDICTED_CLIENTS)).round().astype(int))
+    predictions = simulation.predict(client_ids=ids)
+    rows = [
+        (client, output, f"{true:.6g}", f"{predicted:.6g}")
+        for client, of_client in zip(ids.tolist(), predictions, strict=True)
+        for pair in itertools.islice(
+            zip(data.test.of(client)[1], of_client, strict=True), _PREDICTED_EXAMPLES
+        )
+        for output, (true, predicted) in enumerate(zip(*map(np.ravel, pair), strict=True))
+    ]
+    names = "client", "output", "true", "predicted"
+    return {name: [row[k] for row in rows] for k, name in enumerate(names)} if rows else None
 
 
 def _names(names, ids):

@@ -27,7 +27,7 @@ from tf_pflego.core import nests
 from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.data.clients import ClientData
 from tf_pflego.runs import partition_file, reader
-from tf_pflego.runs.client_table import client_columns, new_client_columns
+from tf_pflego.runs.client_table import client_columns, new_client_columns, predicted_columns
 from tf_pflego.runs.earlier_run import PREPROCESSING
 from tf_pflego.runs.reader import OWN_CLIENTS
 from tf_pflego.simulation import feature_files
@@ -39,7 +39,7 @@ from tf_pflego.system import durable, lock, log
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
 _CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 # The files that a run writes, the last first. A directory with a summary has them all.
-_RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
+_RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "predictions.csv", "clients.csv")
 _INPUTS = (partition_file.NAME, PREPROCESSING, _CONFIG)
 _FILES = (*_RESULTS, _CHECKPOINTS, TENSORBOARD, _METRICS, *_INPUTS)
 _NEW = ".new_run"
@@ -182,6 +182,8 @@ class RunDirectory:
         data = simulation.data
         durable.to_disk(self.work / _METRICS)
         tables = {"clients.csv": [client_columns(evaluations, data)]}
+        if predictions := predicted_columns(simulation):
+            tables["predictions.csv"] = [predictions]
         if new_clients:
             new = clients.part(data.num_clients, clients.num_clients)
             tables["new_clients.csv"] = [

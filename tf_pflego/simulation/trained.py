@@ -189,12 +189,18 @@ class Trained:
         return [one[..., :k] for one, k in zip(predicted, num_outputs, strict=True)]
 
     @in_turn()
-    def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
-        """Returns the predictions of all clients' served models for their own examples.
+    def predict(
+        self,
+        split: str = "test",
+        name: str | None = None,
+        client_ids: Sequence[int] | None = None,
+    ) -> list[np.ndarray]:
+        """Returns the predictions of clients' served models for their own examples.
 
         Args:
           split: test, train or, if there are such examples, validation.
           name: As in `client_model`.
+          client_ids: The ids of the clients; None for all.
 
         Returns:
           The predictions of each client for its n_i examples in order, [n_i, K_i] float32:
@@ -202,11 +208,13 @@ class Trained:
           sequences [n_i, T, K_i]. These are up to float32 the predictions of `client_model`.
 
         Raises:
-          ValueError: There is no such split or model.
+          TypeError: The ids are no integers.
+          ValueError: There is no such split, model or client.
         """
         name = served_name(self.algorithm, name)
         split = values.one_of("split", split, tuple(self.data.splits))
-        ids = np.arange(self.data.num_clients)
+        count = self.data.num_clients
+        ids = checks.client_ids(np.arange(count) if client_ids is None else client_ids, count)
         seeds = self._evaluation_seeds(ids, self.round_number)
         return self._predict(self.server_state, ids, seeds, split, name)
 
