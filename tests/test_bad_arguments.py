@@ -119,9 +119,6 @@ ROWS = [
     (options(num_shards=10**5), "`num_shards` must be at most 10000; got 100000. Lower `num_sh"),
     (options(address=None), "`address` must be text; got None. Correct `address`"),
     (options(address="head"), "`address` must be HOST:PORT, auto or empty; got 'head'. Write it"),
-    (options(resources={"data": 1}), "`resources` must be text; got {'data': 1}. Correct `res"),
-    (options(resources="data:1"), "`resources` must be NAME=NUMBER,.*; got 'data:1'. Set e.g."),
-    (options(resources="CPU=1"), "`resources` must have other .*; got 'CPU=1'. Set `cpus"),
     # Algorithms and their models.
     (built("apfl", learn_mixing=1), "`learn_mixing` must be True or False; got 1"),
     (built(step=3), TypeError, "`step` must be a hyper-parameter of pflego, which has local_steps"),

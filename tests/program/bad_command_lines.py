@@ -127,7 +127,6 @@ ROWS = [
         )
         for text in texts
     ),
-    (["--engine=ray", "--shard_resources=data=1_0"], "got 'data=1_0'", "Set e.g. --shard_res"),
     # A Ray cluster.
     (["--engine=ray", "--num_shards=10001"], "--num_shards must be at most 10000; got",
      "Lower --num_shards"),
@@ -142,13 +141,6 @@ ROWS = [
      "Correct --cpus_per_sh"),
     (["--engine=ray", "--gpus_per_shard=0.00001"], "a part of one from 0.0001 on; got 1e-05",
      "Correct --gpus_per"),
-    (["--engine=ray", "--shard_resources=data"],
-     "--shard_resources must be NAME=NUMBER,... with numbers that are",
-     "Set e.g. --shard_resources=data=1"),
-    (["--engine=ray", "--shard_resources=data=0"], "or below 1; got 'data=0'",
-     "Set e.g. --shard_resources"),
-    (["--engine=ray", "--shard_resources=GPU=1"], "other resources than CPU and GPU",
-     "Set --gpus_per_shard inst"),
     (["--compression=quantized:17"], "--compression must be at most 16; got 17", "Lower --compr"),
     (["--attack=noise:some"], "--attack must be a finite number; got 'some'", "Correct --attack"),
     (["--robust_sum=median:0.1"], "--robust_sum must be one of median; got 'median:0.1'", "Did"),
@@ -259,6 +251,6 @@ IGNORED = [
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
     (["--split=last"], "--split has no effect without --client_column"),
     (["--ray_address=auto"], "--ray_address has no effect without --engine=ray"),
-    (["--shard_resources=data=1"], "--shard_resources has no effect without --ray_address"),
+    (["--gpus_per_shard=1"], "--gpus_per_shard has no effect without --ray_address"),
     (["--server_mixing=0.5"], "pflego has no --server_mixing"),
 ]  # fmt: skip

@@ -64,7 +64,7 @@ def test_predicted_and_true_quantities_are_drawn(tmp_path):
     lines = (tmp_path / "run/predictions.csv").read_text().splitlines()
     for damaged in ("client,output,true\n1,0,2\n", "\n".join([*lines, "0,0.5,1,1"])):
         (tmp_path / "run/predictions.csv").write_text(damaged)
-        with pytest.raises(reports.RunError, match="predictions.csv"):
+        with pytest.raises(reports.RunError, match=r"predictions\.csv"):
             reports.write(tmp_path / "run", tmp_path / "r.html")
 
 

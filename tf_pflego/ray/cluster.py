@@ -20,7 +20,7 @@ from tf_pflego.engines.engine import ShardLostError, WorkerError
 from tf_pflego.ray.connection import POLL_SECONDS, connect, result_of
 from tf_pflego.ray.engine import RayEngine
 from tf_pflego.ray.host import Host, Opened
-from tf_pflego.ray.options import RayOptions, refuse_empty_shards, resources_of
+from tf_pflego.ray.options import RayOptions, refuse_empty_shards
 from tf_pflego.system import log
 
 _ATTEMPTS = 3  # to open a federation while hosts end
@@ -179,7 +179,6 @@ class RayCluster(contextlib.AbstractContextManager):
             wanted = {
                 "num_cpus": options.cpus_per_shard,
                 "num_gpus": options.gpus_per_shard,
-                "resources": resources_of("resources", options.resources),
             }
         # A process that Ray restarted would have lost its states, and nobody would know.
         actor = ray.remote(Host).options(
@@ -200,8 +199,8 @@ class RayCluster(contextlib.AbstractContextManager):
             if waiting and seconds > self._options.deadline_seconds:
                 raise WorkerError(
                     f"the cluster has had no place for shards {names} in "
-                    f"{seconds:.0f} s. Add nodes to it, or lower `num_shards` or what a shard "
-                    "takes (`cpus_per_shard`, `gpus_per_shard`, `shard_resources`)."
+                    f"{seconds:.0f} s. Add nodes to it, or lower `num_shards`, `cpus_per_shard` or "
+                    "`gpus_per_shard`."
                 )
             if waiting and not said and seconds > patience:
                 log.warning(

@@ -26,8 +26,6 @@ class RayOptions:
       cpus_per_shard: Cores that the cluster keeps for a shard. Without an address, the shards
         share the machine's.
       gpus_per_shard: GPUs; a part of one if several shards share it.
-      resources: Other resources of the cluster that a shard takes, by name: NAME=NUMBER,... With
-        one that only some nodes have, shards are on the nodes that have the data.
       deadline_seconds: How long to wait for nodes that can take a shard.
 
     Raises:
@@ -38,7 +36,6 @@ class RayOptions:
     address: str = ""
     cpus_per_shard: float = 1.0
     gpus_per_shard: float = 0.0
-    resources: str = ""
     deadline_seconds: float = 600.0
 
     def __post_init__(self):
@@ -47,12 +44,10 @@ class RayOptions:
             "address": check_address("address", self.address),
             "cpus_per_shard": check_amount("cpus_per_shard", self.cpus_per_shard),
             "gpus_per_shard": check_amount("gpus_per_shard", self.gpus_per_shard),
-            "resources": values.text("resources", self.resources),
             "deadline_seconds": values.number("deadline_seconds", self.deadline_seconds, above=0),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        resources_of("resources", self.resources)
 
 
 def refuse_empty_shards(num_shards: int, num_clients: int) -> None:
@@ -105,25 +100,3 @@ def check_amount(name: str, value: float) -> float:
             f"{value}. Correct `{name}`."
         )
     return amount
-
-
-def resources_of(name: str, text: str) -> dict[str, float]:
-    """Returns resources by their names; raises ValueError unless `text` is NAME=NUMBER,..."""
-    amounts: dict[str, float] = {}
-    for item in filter(None, text.split(",")):
-        resource, _, amount = (part.strip() for part in item.partition("="))
-        try:
-            amounts[resource] = check_amount(resource, values.number_of(amount))
-        except ValueError:
-            amounts[resource] = 0
-        if not resource or not amounts[resource]:
-            raise ValueError(
-                f"`{name}` must be NAME=NUMBER,... with numbers that are whole or below 1; got "
-                f"{text!r}. Set e.g. `{name}='data=1'`."
-            )
-        if resource.upper() in ("CPU", "GPU"):
-            raise ValueError(
-                f"`{name}` must have other resources than CPU and GPU; got {text!r}. Set "
-                f"`{resource.lower()}s_per_shard` instead."
-            )
-    return amounts

@@ -286,9 +286,6 @@ class RaySettings:
         1.0, "cores that the Ray cluster keeps for a shard", at_least=0
     )
     gpus_per_shard: float = _of_cluster(0.0, "GPUs, or a part of one, for a shard", at_least=0)
-    shard_resources: str = _of_cluster(
-        "", "other resources of the Ray cluster that a shard takes, as NAME=NUMBER,..."
-    )
     node_deadline: float = _of_cluster(
         600.0, "seconds to wait for nodes of the Ray cluster that can take a shard", above=0
     )
@@ -351,7 +348,6 @@ class RunConfig(
         from tf_pflego.ray import options
 
         options.check_address("ray_address", self.ray_address)
-        options.resources_of("shard_resources", self.shard_resources)
         self.place()
 
     def place(self) -> engine_choice.Choice:
