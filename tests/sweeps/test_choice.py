@@ -44,9 +44,9 @@ def cell():
         ({"0.1": [0.5, 0.6], "0.2": [0.9, 0.4], "0.4": [0.3, 0.3]}, 0.2),
         # The first of equal ones.
         ({"0.1": [0.5, 0.6], "0.2": [0.6, 0.5], "0.4": [0.3, 0.3]}, 0.1),
-        # What was pruned or has become infinite on one seed is not chosen, however well it began.
-        ({"0.1": [0.2, 0.2], "0.2": [0.9, choice.PRUNED], "0.4": [choice.NOT_FINITE]}, 0.1),
-        ({"0.1": [choice.NOT_FINITE], "0.2": [choice.PRUNED], "0.4": [choice.PRUNED]}, None),
+        # What has become infinite on one seed is not chosen, however well it began.
+        ({"0.1": [0.2, 0.2], "0.2": [0.9, choice.NOT_FINITE], "0.4": [choice.NOT_FINITE]}, 0.1),
+        ({"0.1": [choice.NOT_FINITE], "0.2": [choice.NOT_FINITE]}, None),
         ({}, None),
     ],
 )
@@ -56,7 +56,7 @@ def test_the_largest_mean_over_tuning_seeds_is_chosen(cell, accuracies, best):
 
 
 def test_what_a_trial_has_cost_counts_whether_it_ended_or_not(cell):
-    trials = choice.trials_of(cell, rows(**{"0.1": [0.5, 0.7], "0.2": [choice.PRUNED]}))
+    trials = choice.trials_of(cell, rows(**{"0.1": [0.5, 0.7], "0.2": [choice.NOT_FINITE]}))
     assert [(trial.value, trial.runs, trial.rounds) for trial in trials] == [
         (pytest.approx(0.6), 2, 20),
         (None, 1, 10),
@@ -101,8 +101,7 @@ def test_permuted_test_labels_change_no_choice_and_nothing_that_it_is_made_by(ch
     first, other = chosen_twice
     assert first.best() == other.best()
     assert set(first.best()) == {"fedavg"}
-    for name in (store.TUNING, store.TUNING_CURVES):
-        assert rows_of(first.path, name) == rows_of(other.path, name)
+    assert rows_of(first.path, store.TUNING) == rows_of(other.path, store.TUNING)
     assert len(first.tuning_rows) == 2 * 2
     # They do change what is reported.
     differences = np.subtract(first.runs[store.SERVED], other.runs[store.SERVED])
@@ -120,9 +119,8 @@ def test_a_choice_is_the_best_mean_of_validation_accuracies_that_the_files_have(
 
 
 def test_what_a_choice_is_made_by_has_nothing_of_test_examples(chosen_twice):
-    for name in (store.TUNING, store.TUNING_CURVES):
-        (first, *_) = store.read(chosen_twice[0].path / name)
-        assert not [column for column in first if "test" in column]
+    (first, *_) = store.read(chosen_twice[0].path / store.TUNING)
+    assert not [column for column in first if "test" in column]
     # A choice opens no file, and reads no other result of what it is given.
     tree = ast.parse(inspect.getsource(choice))
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

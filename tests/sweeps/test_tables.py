@@ -216,7 +216,7 @@ def test_a_run_that_ended_early_counts_as_its_cost_and_is_not_chosen(copied):
     chosen = sweeps.load_sweep(copied).best()["high_local"]["client_learning_rate"]
     for row in rows:
         if row["run"] == "high_local" and float(row["client_learning_rate"]) == chosen:
-            row |= {"state": "pruned", "num_rounds": "1"}
+            row |= {"state": "not finite", "num_rounds": "1"}
     store.write(copied / "tuning.csv", rows)
     row = sweeps.load_sweep(copied).table().rows[0]
     assert (row["tuning_runs"], row["tuning_rounds"]) == (4, 2 * TUNING_ROUNDS + 2)

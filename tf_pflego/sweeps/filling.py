@@ -17,7 +17,7 @@ from tf_pflego.runs.reader import OWN_STATISTICS, places
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.contents import columns_of
 from tf_pflego.sweeps.definition import Cell
-from tf_pflego.sweeps.store import CURVES, RUNS, SECONDS, SERVED, TUNING, TUNING_CURVES, VALIDATION
+from tf_pflego.sweeps.store import CURVES, RUNS, SECONDS, SERVED, TUNING, VALIDATION
 from tf_pflego.system import durable, limited_files
 
 # The results of a run that is reported.
@@ -61,7 +61,7 @@ class Store:
         self._made = {key: (line["flags"], line["defaults"]) for key, line in lines.items()}
         for row in (*store.written(path / RUNS), *store.written(path / TUNING)):
             self._made.setdefault(store.key_of(row), store.settings_of(row))
-        self._rows = {name: store.rows_in(path / name, lines) for name in (TUNING, TUNING_CURVES)}
+        self._trial_rows = store.rows_in(path / TUNING, lines)
         for (run, *_), (_, defaults) in self._made.items():
             expected, got = defaults.get(_CHECKSUM), self._tables.get(run)
             if expected and got and expected != got:
@@ -78,19 +78,7 @@ class Store:
 
     def trials_of(self, cell: Cell) -> list[dict[str, str]]:
         """Returns the rows of tuning.csv that are of a cell."""
-        return [row for row in self._rows[TUNING] if row["run"] == cell.name]
-
-    def curves_of(self, cell: Cell, seed: int) -> list[list[list[float]]]:
-        """Returns [[round, value], ...] of the finished trials of a cell with a seed."""
-        finished = {row["trial"] for row in self.trials_of(cell) if row["state"] == choice.FINISHED}
-        curves: dict[str, list[list[float]]] = {trial: [] for trial in finished}
-        key = cell.name, str(seed)
-        rows = [row for row in self._rows[TUNING_CURVES] if (row["run"], row["seed"]) == key]
-        measured = choice.first_in(rows).metric(VALIDATION)
-        for row in rows:
-            if row["trial"] in finished and row[measured]:
-                curves[row["trial"]].append([int(row["round"]), float(row[measured])])
-        return list(curves.values())
+        return [row for row in self._trial_rows if row["run"] == cell.name]
 
     def add_run(self, cell: Cell, seed: int, raw: pathlib.Path, flags: Mapping[str, str]) -> None:
         """Adds a finished run that is reported, in the place of an earlier one of cell and seed.
@@ -103,7 +91,7 @@ class Store:
         unsaid = {*flags, *places(), "versions"}
         others = {name: str(value) for name, value in config.items() if name not in unsaid}
         # An earlier run of the key may have had tables that this one has not.
-        there = {path.name for path in self.path.glob("*.csv.gz")} - {TUNING_CURVES}
+        there = {path.name for path in self.path.glob("*.csv.gz")}
         added = {name: [key | row for row in tables.get(name, ())] for name in {*tables, *there}}
         added[RUNS] = [self._row(cell, seed, config, summary)]
         self._add(key, added, flags, others | _own_statistics(config), raw)
@@ -118,20 +106,17 @@ class Store:
         flags: Mapping[str, str],
         state: str,
     ) -> None:
-        """Adds a run that a choice is made by, which is `finished`, `pruned` or `not finite`."""
+        """Adds a run that a choice is made by, which is `finished` or `not finite`."""
         key = {"run": cell.name, "trial": trial, "seed": str(seed)}
         # A run that is not finite has no summary, and the statistic of the others.
         nothing: tuple[dict, dict, dict] = {}, {}, {CURVES: []}
         is_there = state != choice.NOT_FINITE
         config, summary, tables = read_run(raw, cell.settings["algorithm"]) if is_there else nothing
-        first = first_of(summary) if summary else choice.first_in(self._rows[TUNING])
-        validation, records = first.metric(VALIDATION), tables[CURVES]
-        about = {name: summary.get(name, "") for name in (f"{validation}/last10", SECONDS)}
-        row = {**key, **settings, "state": state, "num_rounds": len(records), **about}
-        names = "round", validation
-        curve = [key | {name: r[name] for name in names} for r in records if validation in r]
-        added = {TUNING_CURVES: curve, TUNING: [row]}
-        self._add(key, added, flags, _own_statistics(config), raw)
+        first = first_of(summary) if summary else choice.first_in(self._trial_rows)
+        names = f"{first.metric(VALIDATION)}/last10", SECONDS
+        about = {name: summary.get(name, "") for name in names}
+        row = {**key, **settings, "state": state, "num_rounds": len(tables[CURVES]), **about}
+        self._add(key, {TUNING: [row]}, flags, _own_statistics(config), raw)
 
     def _add(self, about, tables, flags, defaults, raw):
         """Adds a line about a run, in the place of what there is with its key."""
@@ -148,9 +133,9 @@ class Store:
         size = durable.append(self.path / store.LINES, json.dumps(line).encode() + b"\n")
         key = store.key_of(about)
         self._made[key] = flags, defaults
-        for name in self._rows.keys() & tables:
-            kept = [row for row in self._rows[name] if store.key_of(row) != key]
-            self._rows[name] = kept + store.rows_of(line, name)
+        if TUNING in tables:
+            kept = [row for row in self._trial_rows if store.key_of(row) != key]
+            self._trial_rows = kept + store.rows_of(line, TUNING)
         # Nothing goes on from them any more, and the states of all clients may take much space.
         shutil.rmtree(raw / "checkpoints", ignore_errors=True)
         if size > store.MOST_BYTES // 2:

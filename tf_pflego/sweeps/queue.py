@@ -70,7 +70,7 @@ class Queue:
                     message = f"{error}; it is removed"
                     outcome = outcome._replace(state=FAILED, message=message)
             skipped = len(job.seeds) - job.seeds.index(outcome.seed) - 1
-            self.done += 1 + skipped * (outcome.state in (choice.PRUNED, choice.NOT_FINITE))
+            self.done += 1 + skipped * (outcome.state == choice.NOT_FINITE)
             self._made += 1
             what = f"{_title(outcome)}: {_said(outcome)} ({outcome.seconds:.1f} s)"
             if outcome.state == FAILED:
@@ -143,7 +143,7 @@ class Queue:
         best = choice.best(cell, rows)
         return best and {**cell.settings, **best.settings}
 
-    def _job(self, cell, trial, curves=()):
+    def _job(self, cell, trial):
         """Returns the job of the runs of a trial that are not there; None if none is to be made."""
         settings = self.experiment.settings_of_trial(cell, self._tried[cell.name][trial])
         rows = self._rows(cell, trial)
@@ -151,7 +151,7 @@ class Queue:
             return None
         there = {int(row["seed"]) for row in rows}
         seeds = [seed for seed in self.experiment.tuning_seeds if seed not in there]
-        return Job(cell.name, trial, settings, seeds, curves) if seeds else None
+        return Job(cell.name, trial, settings, seeds) if seeds else None
 
     def _next_of_search(self, cell):
         """Returns the next trial of a search; None at its end, or if a run of it has failed."""
@@ -159,8 +159,7 @@ class Queue:
         while (tried := search.ask()) is not None:
             trial = name_of(tried)
             self._tried[cell.name][trial] = tried
-            curves = self.store.curves_of(cell, self.experiment.tuning_seeds[0])
-            if (job := self._job(cell, trial, curves)) is not None:
+            if (job := self._job(cell, trial)) is not None:
                 is_broken = any(outcome.cell == cell.name for outcome in self.failures)
                 return None if is_broken else job
             (ended,) = choice.trials_of(cell, self._rows(cell, trial))
@@ -224,5 +223,5 @@ def _title(outcome):
 
 
 def _said(outcome):
-    separators = {choice.FINISHED: "", choice.PRUNED: f"{outcome.state}, "}
-    return separators.get(outcome.state, f"{outcome.state}: ") + outcome.message
+    state = "" if outcome.state == choice.FINISHED else f"{outcome.state}: "
+    return state + outcome.message

@@ -34,7 +34,7 @@ VALIDATION = "validation_accuracy/client_mean"
 
 RUNS, CURVES, CLIENTS = "runs.csv", "curves.csv.gz", "clients.csv.gz"
 NEW_CLIENTS = "new_clients.csv.gz"
-TUNING, TUNING_CURVES = "tuning.csv", "tuning.curves.csv.gz"
+TUNING = "tuning.csv"
 LINES, RAW = "finished.jsonl", "runs"
 # So many bytes of lines are read, and with half as many they become files.
 MOST_BYTES = 2**28
