@@ -208,18 +208,6 @@ def test_flag_files_of_cells_train_them(tmp_path, capsys, digits_dir, sweep_agai
     assert result.returncode == 0, result.stderr
 
 
-def test_a_trial_is_small_and_apart(swept, sweep_again):
-    before = contents(swept)
-    result = sweep_again(swept, "--trial", "--num_rounds=9,10", "--algorithm=fedavg")
-    assert result.returncode == 0, result.stderr
-    assert contents(swept) == before
-    rows = store.read(swept / "trial" / store.RUNS)
-    assert [(row["run"], row["num_rounds"]) for row in rows] == [
-        ("9_fedavg", "2"),
-        ("10_fedavg", "2"),
-    ]
-
-
 def test_a_stopped_queue_gives_no_job_and_nobody_waits(tmp_path, caplog):
     experiment = pfl.Experiment([{}], {"client_learning_rate": [0.1, 0.2]}, trials=1)
     queue = Queue(experiment, experiment.planned, tmp_path)

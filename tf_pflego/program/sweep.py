@@ -79,7 +79,6 @@ class Options:
     ray_address: str = setting(
         "", "address of a running Ray cluster, or auto, whose nodes make the runs"
     )
-    trial: bool = setting(False, "only show that each cell runs: two rounds, in DIR/trial")
     list: bool = setting(False, "list the cells and what is done, and run nothing")
     show: bool = setting(False, "show the tables of what is done, and run nothing")
     redraw: bool = setting(False, "write tables and figures of what is done, and run nothing")
@@ -245,22 +244,6 @@ def _cells_of(experiment, where):
 
 def _make(options, experiment, cells, place, source, interruption):
     """Makes the runs, shows the tables, and returns the runs that failed."""
-    if options.trial:
-        cells_of_trial = [  # Those that differ in what a trial sets keep their names.
-            {**cell.settings, **cell.choices, "name": cell.name, **experiment.trial}
-            for cell in experiment.planned
-        ]
-        seeds, tuning_seeds = experiment.seeds[:1], experiment.tuning_seeds[:1]
-        experiment = dataclasses.replace(
-            experiment,
-            cells=cells_of_trial,
-            base={},
-            seeds=seeds,
-            tuning_seeds=tuning_seeds,
-            tuning={**experiment.tuning, **experiment.trial},
-            trials=1,
-        )
-        place = place / "trial"
     for cell in cells if experiment.clients is None else ():
         training.refuse_few_clients(definition.configured(cell.settings)["run_config"])
     interruption.hint = lambda: "; the same command goes on with it"

@@ -93,7 +93,6 @@ class Experiment:
         client's training examples for validation, unless `validation_fraction` is here.
       trials: The number of settings tried per cell. 0 means the size of the smallest grid, for
         every cell. A larger grid gives as many, evenly drawn.
-      trial: Settings of a trial, which shows that each cell runs.
       reference: The method that others are compared with; None for local, or else the first cell.
       clients: All clients, or a function from the settings of a run to them; None for the
         dataset's.
@@ -115,7 +114,6 @@ class Experiment:
     tuning_seeds: Sequence[int] = (1000,)
     tuning: Settings = dataclasses.field(default_factory=dict)
     trials: int = 0
-    trial: Settings = dataclasses.field(default_factory=lambda: {"num_rounds": 2})
     reference: str | None = None
     clients: Any = None
     model: Any = None
@@ -141,7 +139,7 @@ class Experiment:
                 f"`cells` must be one cell or more; got {values.shown(self.cells)}. Make some by "
                 "`grid`."
             )
-        groups = {name: getattr(self, name) for name in ("base", "tuning", "trial")}
+        groups = {name: getattr(self, name) for name in ("base", "tuning")}
         groups |= {f"cells[{number}]": one for number, one in enumerate(self.cells)}
         for what, settings in groups.items():
             values.instance(what, settings, Mapping, "Give settings by their names.")
@@ -237,7 +235,6 @@ class Experiment:
         for tried in _corners(choices):  # It raises what is wrong with them.
             for settings in (fixed | tried, self.settings_of_trial(cell, tried)):
                 configured(settings)
-                configured({**settings, **self.trial})
         return cell
 
 
