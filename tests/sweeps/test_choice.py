@@ -82,17 +82,22 @@ def chosen_twice(tmp_path_factory):
     rng = np.random.default_rng(0)
     train, test = ([arrays(rng, count) for _ in range(4)] for count in (40, 15))
     permuted = [(examples, rng.permutation(labels)) for examples, labels in test]
-    experiment = pfl.Experiment(
-        [{"client_learning_rate": [0.001, 0.05]}],
-        {"algorithm": "fedavg", "num_rounds": 3, "clients_per_round": 2, "eval_every": 1},
-        seeds=(0, 1),
-        tuning_seeds=(1000, 1001),
-        show=lambda sweep: {},
-    )
     root = tmp_path_factory.mktemp("chosen")
     model = pfl.SplitModel(pfl.mlp((4,), seed=0, units=5), num_outputs=2)
+
+    def experiment(test):
+        return pfl.Experiment(
+            [{"client_learning_rate": [0.001, 0.05]}],
+            {"algorithm": "fedavg", "num_rounds": 3, "clients_per_round": 2, "eval_every": 1},
+            seeds=(0, 1),
+            tuning_seeds=(1000, 1001),
+            clients=pfl.from_arrays(train, test),
+            model=model,
+            show=lambda sweep: {},
+        )
+
     return [
-        pfl.sweep(experiment, root / name, clients=pfl.from_arrays(train, labels), model=model)
+        pfl.sweep(experiment(labels), root / name)
         for name, labels in (("as they are", test), ("permuted", permuted))
     ]
 
@@ -104,8 +109,8 @@ def test_permuted_test_labels_change_no_choice_and_nothing_that_it_is_made_by(ch
     assert rows_of(first.path, store.TUNING) == rows_of(other.path, store.TUNING)
     assert len(first.tuning_rows) == 2 * 2
     # They do change what is reported.
-    differences = np.subtract(first.runs[store.SERVED], other.runs[store.SERVED])
-    assert np.all(differences != 0)
+    served = [[row[store.SERVED] for row in sweep.rows] for sweep in chosen_twice]
+    assert np.all(np.subtract(*served) != 0)
 
 
 def test_a_choice_is_the_best_mean_of_validation_accuracies_that_the_files_have(chosen_twice):
@@ -114,7 +119,7 @@ def test_a_choice_is_the_best_mean_of_validation_accuracies_that_the_files_have(
         means.setdefault(float(row["client_learning_rate"]), []).append(float(row[CHOSEN_BY]))
     best = max(means, key=lambda rate: statistics.mean(means[rate]))
     assert chosen_twice[0].best() == {"fedavg": {"client_learning_rate": best}}
-    rates = [float(rate) for rate in chosen_twice[0].runs["client_learning_rate"]]
+    rates = [float(row["client_learning_rate"]) for row in chosen_twice[0].rows]
     assert rates == [best, best]
 
 

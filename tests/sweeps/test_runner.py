@@ -25,9 +25,9 @@ def test_what_it_leaves_is_what_the_runs_have(finished):
     outcome = pfl.load_sweep(finished)
     chosen = outcome.best()
     assert [row["run"] for row in outcome.rows] == ["fedavg", "fedavg", "pflego", "pflego"]
-    assert outcome.runs["seed"] == [0, 1, 0, 1]
+    assert [row["seed"] for row in outcome.rows] == [0, 1, 0, 1]
     assert repr(outcome) == f"Sweep({finished}, 2 cells, 4 runs reported)"
-    assert len(outcome.tuning["trial"]) == 4
+    assert len(outcome.tuning_rows) == 4
     curves, clients = outcome.curves(), outcome.clients()
     for row in outcome.rows:
         key = row["run"], row["seed"]
@@ -116,13 +116,13 @@ def test_what_is_no_longer_tried_is_not_chosen(swept, sweep_again):
     assert result.returncode == 0
     outcome = pfl.load_sweep(swept)
     assert outcome.best()["fedavg"][TRIAL] != chosen
-    assert {float(rate) for rate in outcome.tuning[TRIAL]} == {other, 0.002}
-    assert set(map(float, outcome.runs[TRIAL])) == {outcome.best()["fedavg"][TRIAL]}
+    assert {float(row[TRIAL]) for row in outcome.tuning_rows} == {other, 0.002}
+    assert {float(row[TRIAL]) for row in outcome.rows} == {outcome.best()["fedavg"][TRIAL]}
     # Seeds that choices were made by before have no part in them either.
     result = sweep_again(
         swept, f"--client_learning_rate={other},0.002", "--algorithm=fedavg", "--tuning_seeds=1001"
     )
-    assert set(pfl.load_sweep(swept).tuning["seed"]) == {1001}
+    assert {row["seed"] for row in pfl.load_sweep(swept).tuning_rows} == {1001}
 
 
 def test_a_directory_in_use_is_refused(swept, sweep_again):

@@ -127,7 +127,8 @@ def test_the_same_is_in_files_and_columns(finished):
     compared = sweeps.load_sweep(finished).table()
     files = {path.name: path.read_bytes() for path in finished.glob("tables.*")}
     rows = list(csv.DictReader(io.StringIO(files["tables.csv"].decode())))
-    assert [float(row["test_accuracy"]) for row in rows] == compared.columns["test_accuracy"]
+    accuracies = [row["test_accuracy"] for row in compared.rows]
+    assert [float(row["test_accuracy"]) for row in rows] == accuracies
     assert compared.markdown() in files["tables.md"].decode()
     assert str(compared) == compared._repr_markdown_() == compared.markdown()
     assert files["tables.tex"].decode() == compared.latex()

@@ -50,16 +50,6 @@ class Contents:
             key=lambda row: [*tried.get(row["run"], ()), row["trial"]].index(row["trial"])
         )
 
-    @property
-    def runs(self) -> dict[str, list[Any]]:
-        """The columns of `rows`, as `pandas.DataFrame` takes them."""
-        return columns_of(self.rows)
-
-    @property
-    def tuning(self) -> dict[str, list[Any]]:
-        """The columns of `tuning_rows`, as `pandas.DataFrame` takes them."""
-        return columns_of(self.tuning_rows)
-
     def curves(self) -> dict[tuple[str, int], dict[str, np.ndarray]]:
         """Returns {(cell, seed): {metric: [T]}}, NaN where a round has no value."""
         return store.columns_in(self.path / store.CURVES)
@@ -143,9 +133,3 @@ def _cell(about):
     }
     names = "name", "settings", "paper", "condition", "label"
     return Cell(choices=choices, **{name: about[name] for name in names})
-
-
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Returns the columns that any of the rows has, with None where a row has not."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}

@@ -15,7 +15,6 @@ from tf_pflego.core.statistic_names import first_of
 from tf_pflego.runs import reader
 from tf_pflego.runs.reader import OWN_STATISTICS, places
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.contents import columns_of
 from tf_pflego.sweeps.definition import Cell
 from tf_pflego.sweeps.store import CURVES, RUNS, SECONDS, SERVED, TUNING, VALIDATION
 from tf_pflego.system import durable, limited_files
@@ -125,7 +124,7 @@ class Store:
         columns = {  # Cells are as a CSV file has them.
             name: {
                 key: ["" if cell is None else str(cell) for cell in cells]
-                for key, cells in columns_of(rows).items()
+                for key, cells in _columns(rows).items()
             }
             for name, rows in tables.items()
         }
@@ -173,6 +172,12 @@ class Store:
             | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
             | {"tensorflow": versions.get("tensorflow")}
         )
+
+
+def _columns(rows):
+    """Returns the columns that any of the rows has, with None where a row has not."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _checksums(cells):

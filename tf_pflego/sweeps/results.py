@@ -41,7 +41,7 @@ class Sweep(Contents):
           reference: The label of the method that others are compared with; None for the sweep's.
 
         Returns:
-          Tables to print or to show in a notebook; also as LaTeX, CSV and `columns`.
+          Tables to print or to show in a notebook; also as LaTeX, CSV and `rows`.
 
         Raises:
           ValueError: The reference is not the label of a cell.

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import os
 import pathlib
 import traceback
@@ -26,8 +25,6 @@ def sweep(
     output_dir: str | os.PathLike,
     *,
     jobs: int = 1,
-    clients: Any = None,
-    model: Any = None,
     ray_address: str = "",
     only: Sequence[str] | None = None,
     source: str = "",
@@ -43,8 +40,6 @@ def sweep(
       output_dir: The directory of its files, which `tf_pflego.sweeps.store` lists.
       jobs: How many runs go on side by side, each in a process with its part of the cores. With 1
         they are in this process.
-      clients: The `clients` of the experiment, if they are not in it.
-      model: Its `model`.
       ray_address: The address of a running Ray cluster, whose nodes have the directory too, to run
         `jobs` runs at a time there; empty for this machine.
       only: The names of the cells that are run; None for all.
@@ -63,9 +58,6 @@ def sweep(
     for name in only or ():
         values.one_of("only", name, [cell.name for cell in experiment.planned])
     jobs, ray_address = values.whole("jobs", jobs, 1, 1000), values.text("ray_address", ray_address)
-    changes = {"clients": clients, "model": model}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    experiment = dataclasses.replace(experiment, **changes)
     is_own = experiment.clients is not None or experiment.model is not None
     is_own_method = any(not isinstance(c.settings["algorithm"], str) for c in experiment.planned)
     beside = jobs > 1 or bool(ray_address)

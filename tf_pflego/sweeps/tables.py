@@ -17,7 +17,6 @@ from tf_pflego.reports.parts import Table
 from tf_pflego.sweeps import choice, remarks, store
 from tf_pflego.sweeps.contents import (
     Contents,
-    columns_of,
     condition_of,
     conditions,
     first_of_cells,
@@ -64,11 +63,6 @@ class Comparison:
         self.verdicts = [remarks.verdict(first, served) for _, first, _, served in groups]
         self.notes = _notes(sweep, firsts, {head for table in self.tables for head in table.head})
         self.warnings = remarks.warnings(sweep)
-
-    @property
-    def columns(self) -> dict[str, list[Any]]:
-        """The columns of `rows`, as `pandas.DataFrame` takes them."""
-        return columns_of(self.rows)
 
     def markdown(self) -> str:
         """Returns the tables in Markdown, each below what it compares."""
