@@ -45,7 +45,7 @@ class Contents:
             if row["seed"] in self.tuning_seeds
             and row["trial"] in tried.get(row["run"], (row["trial"],))
         ]
-        # Until the files are written, rows come as runs ended; of equal trials the first is best.
+        # A changed definition may have another order; of equal trials the first is best.
         self.tuning_rows.sort(
             key=lambda row: [*tried.get(row["run"], ()), row["trial"]].index(row["trial"])
         )

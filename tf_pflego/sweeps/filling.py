@@ -5,6 +5,7 @@ import math
 import pathlib
 import re
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ _OF_GROUP = re.compile(
     r"(participant_)?(test|validation)_\w+/client_mean/\w+/last10"
     r"|(participant_)?validation_\w+/\w+/last10|test_\w+/client_mean/last10"
 )
+# So much of the time that runs take goes into writing files between them.
+_SHARE_OF_WRITING = 0.1
 _OF_CLIENT = ("client", "train_examples", "test_examples")
 # Kept with the settings of a run on a table, whose path does not identify its contents.
 _CHECKSUM = "table_checksum"
@@ -56,11 +59,12 @@ class Store:
         self.path, self._trials, self._columns = path, trials, columns
         self._places = {cell.name: place for place, cell in enumerate(cells)}
         self._tables = _checksums(cells)
-        lines = store.lines_in(path)
-        self._made = {key: (line["flags"], line["defaults"]) for key, line in lines.items()}
-        for row in (*store.written(path / RUNS), *store.written(path / TUNING)):
-            self._made.setdefault(store.key_of(row), store.settings_of(row))
-        self._trial_rows = store.rows_in(path / TUNING, lines)
+        self._trial_rows = store.read(path / TUNING)
+        rows = *store.read(path / RUNS), *self._trial_rows
+        self._made = {store.key_of(row): store.settings_of(row) for row in rows}
+        # The rows that are not in the files yet, by their runs and the names of the files.
+        self._waiting: dict[store.Key, dict[str, list[dict[str, str]]]] = {}
+        self._writes_after = 0.0
         for (run, *_), (_, defaults) in self._made.items():
             expected, got = defaults.get(_CHECKSUM), self._tables.get(run)
             if expected and got and expected != got:
@@ -118,30 +122,25 @@ class Store:
         self._add(key, {TUNING: [row]}, flags, _own_statistics(config), raw)
 
     def _add(self, about, tables, flags, defaults, raw):
-        """Adds a line about a run, in the place of what there is with its key."""
+        """Adds the rows of a run, in the place of those with its key."""
         if about["run"] in self._tables:
             defaults[_CHECKSUM] = self._tables[about["run"]]
-        columns = {  # Cells are as a CSV file has them.
-            name: {
-                key: ["" if cell is None else str(cell) for cell in cells]
-                for key, cells in _columns(rows).items()
-            }
-            for name, rows in tables.items()
-        }
-        line = about | {"flags": flags, "defaults": defaults, "tables": columns}
-        size = durable.append(self.path / store.LINES, json.dumps(line).encode() + b"\n")
+        for name in (RUNS, TUNING):
+            if name in tables:
+                tables[name] = [row | store.said(flags, defaults) for row in tables[name]]
         key = store.key_of(about)
         self._made[key] = flags, defaults
-        if TUNING in tables:
-            kept = [row for row in self._trial_rows if store.key_of(row) != key]
-            self._trial_rows = kept + store.rows_of(line, TUNING)
+        self._waiting[key] = {name: list(map(_as_text, rows)) for name, rows in tables.items()}
+        kept = [row for row in self._trial_rows if store.key_of(row) != key]
+        self._trial_rows = kept + self._waiting[key].get(TUNING, [])
         # Nothing goes on from them any more, and the states of all clients may take much space.
         shutil.rmtree(raw / "checkpoints", ignore_errors=True)
-        if size > store.MOST_BYTES // 2:
+        if time.monotonic() >= self._writes_after:
             self.write_files()
 
     def write_files(self) -> None:
-        """Writes the files with the runs that the lines are about, which are then removed."""
+        """Writes the rows of all runs that were added; what is killed meanwhile is added again."""
+        started = time.monotonic()
 
         def is_known(row):
             trials = self._trials.get(row["run"], ())
@@ -151,14 +150,22 @@ class Store:
             trial = list(self._trials[row["run"]]).index(row["trial"]) if "trial" in row else 0
             return self._places[row["run"]], trial, int(row["seed"])
 
-        lines = store.lines_in(self.path)
-        for name in {name for line in lines.values() for name in line["tables"]}:
-            rows = list(filter(is_known, store.rows_in(self.path / name, lines)))
-            if rows:  # Sorting keeps the order of the rounds, or clients, of a run.
-                store.write(self.path / name, sorted(rows, key=order))
-            else:
-                durable.remove(self.path / name)
-        durable.remove(self.path / store.LINES)
+        # A run is there with its row in one of these, which come last.
+        names = {name for tables in self._waiting.values() for name in tables}
+        with durable.batch() as files:
+            for name in sorted(names, key=(RUNS, TUNING).__contains__):
+                path = self.path / name
+                rows = [row for row in store.read(path) if store.key_of(row) not in self._waiting]
+                rows += [row for tables in self._waiting.values() for row in tables.get(name, ())]
+                columns = dict.fromkeys(column for row in rows for column in row)
+                rows = [{c: row.get(c, "") for c in columns} for row in rows if is_known(row)]
+                if rows:  # Sorting keeps the order of the rounds, or clients, of a run.
+                    store.add(files, path, sorted(rows, key=order))
+                else:
+                    durable.remove(path)
+        self._waiting.clear()
+        ended = time.monotonic()
+        self._writes_after = ended + (ended - started) / _SHARE_OF_WRITING
 
     def _row(self, cell, seed, config, summary):
         """Returns the row of a finished run in the table of runs, without its settings."""
@@ -174,10 +181,9 @@ class Store:
         )
 
 
-def _columns(rows):
-    """Returns the columns that any of the rows has, with None where a row has not."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
+def _as_text(row):
+    """Returns a row as a CSV file has it."""
+    return {name: "" if cell is None else str(cell) for name, cell in row.items()}
 
 
 def _checksums(cells):
