@@ -126,14 +126,11 @@ def test_what_is_no_longer_tried_is_not_chosen(swept, sweep_again):
 
 
 def test_a_directory_in_use_is_refused(swept, sweep_again):
-    lock = DirectoryLock(swept)
-    try:
+    with DirectoryLock(swept):
         said = f"another sweep writes to {swept} (process {os.getpid()}). Wait for its end, or"
         assert_refused(
             sweep_again(swept, "--num_rounds=9"), "--output_dir must not be in use;", said
         )
-    finally:
-        lock.release()
     assert sweep_again(swept).returncode == 0
 
 

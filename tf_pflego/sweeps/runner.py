@@ -1,7 +1,6 @@
 """Runs a sweep: its queue, its processes and its store."""
 
 import concurrent.futures
-import contextlib
 import os
 import pathlib
 import traceback
@@ -68,7 +67,7 @@ def sweep(
             "run `tf-pflego sweep FILE.py --jobs=N`."
         )
     root = pathlib.Path(values.path("output_dir", output_dir, may_be_empty=False)).expanduser()
-    with _locked(root):
+    with taken(root, "sweep"):
         cells = [cell for cell in experiment.planned if only is None or cell.name in only]
         queue = Queue(experiment, cells, root)
         if queue.total > queue.done:
@@ -130,15 +129,6 @@ def refuse_changed(root: pathlib.Path, package: pathlib.Path = _PACKAGE) -> None
             f"differs from its commit, which could not make the runs again; got {root} at "
             f"{commit}. Commit the changes, or choose another `output_dir`."
         )
-
-
-@contextlib.contextmanager
-def _locked(root):
-    lock = taken(root, "sweep")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _beside(queue, jobs, source, ray_address, between_steps):

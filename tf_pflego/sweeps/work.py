@@ -22,8 +22,7 @@ from tf_pflego.sweeps import choice, definition
 from tf_pflego.sweeps.definition import CHOSEN_BY, Experiment, configured
 from tf_pflego.sweeps.filling import DamagedRunError, read_run
 from tf_pflego.sweeps.store import RAW, SERVED
-from tf_pflego.system import log
-from tf_pflego.system.lock import DirectoryLock, InUseError
+from tf_pflego.system import lock, log
 from tf_pflego.system.signals import Interruption
 
 FAILED = "failed"
@@ -99,7 +98,8 @@ def _run(job, seed, root, experiment, between_steps):
     from tf_pflego.runs.run_directory import RunDirectoryError
 
     place = job.place(root, seed)
-    _wait_until_free(place)
+    # A run whose sweep was killed ends after its round.
+    lock.waited_for(place, _SECONDS_TO_WAIT).release()
     settings = job.settings | {"seed": seed}
     clients, model = _own(experiment, settings)
 
@@ -125,18 +125,6 @@ def _own(experiment, settings):
     clients, model = experiment.clients, experiment.model
     clients = clients(settings) if callable(clients) else clients
     return clients, model(settings, clients) if callable(model) else model
-
-
-def _wait_until_free(place):
-    """Waits for the end of a run whose sweep was killed: it ends after its round."""
-    end = time.monotonic() + _SECONDS_TO_WAIT
-    while True:
-        try:
-            return DirectoryLock(place).release()
-        except InUseError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
 
 
 @contextlib.contextmanager
