@@ -11,7 +11,7 @@ import pytest
 
 from tf_pflego import sweeps
 from tf_pflego.core.statistic_names import CATALOGUE
-from tf_pflego.reports.parts import Table
+from tf_pflego.reports.page_parts import Table
 from tf_pflego.sweeps import Cell, remarks, runner, store, tables
 
 RATES = (0.003, 0.1)

@@ -61,6 +61,11 @@ class Cell:
         return method_name(self.settings["algorithm"])
 
     @property
+    def condition_in_words(self) -> str:
+        """The condition as tables say it, such as personalization=high."""
+        return ", ".join(f"{name}={words(value)}" for name, value in self.condition.items())
+
+    @property
     def is_searched(self) -> bool:
         """Whether its settings are drawn from ranges, and not taken from a grid."""
         return any(isinstance(among, Range) for among in self.choices.values())

@@ -9,8 +9,8 @@ from tf_pflego import algorithms
 from tf_pflego.core.statistic_names import Shown, significant
 from tf_pflego.reports.metrics import listed
 from tf_pflego.sweeps import choice
-from tf_pflego.sweeps.contents import Contents, condition_of, runs_of, tried_of
 from tf_pflego.sweeps.definition import Cell, words
+from tf_pflego.sweeps.stored_sweep import StoredSweep
 from tf_pflego.system import texts
 
 _MOST_NAMED = 6
@@ -50,21 +50,21 @@ def verdict(first: Shown, tests: Mapping[str, Mapping[int, float]]) -> str:
     return f"{sentence}, and {other} is next, {by} behind over {len(leads)} seeds."
 
 
-def warnings(sweep: Contents) -> list[str]:
+def warnings(sweep: StoredSweep) -> list[str]:
     """Returns sentences that say where a comparison is not fair or not whole."""
     sentences, fewer, missing, chosen = [], [], [], sweep.best()
     at_edge: dict[tuple[str, str], list[str]] = {}
     left: dict[str, list[str]] = {}
     for cell in sweep.cells:
-        condition = condition_of(cell)
+        condition = cell.condition_in_words
         name = f"{cell.label} ({condition})" if condition else cell.label
-        if not runs_of(sweep, cell):
+        if not sweep.runs_of(cell):
             missing.append(name)
         for rate in rates_left(cell):
             left.setdefault(rate, []).append(cell.settings["algorithm"])
         if not cell.choices:
             continue
-        tried, planned = tried_of(sweep, cell)
+        tried, planned = sweep.tried_of(cell)
         if planned < sweep.budget:
             fewer.append(name)
         if 0 < tried < planned:

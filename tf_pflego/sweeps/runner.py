@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_pflego.algorithms import own_methods
 from tf_pflego.runs import training
-from tf_pflego.sweeps import processes, results, work
+from tf_pflego.sweeps import processes, results, run_jobs
 from tf_pflego.sweeps.definition import Experiment
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system import durable, errors, log, texts, values
@@ -79,7 +79,7 @@ def sweep(
             else:
                 while (job := queue.take()) is not None:
                     between_steps()
-                    work.make(job, root, experiment, between_steps, queue.add)
+                    run_jobs.make(job, root, experiment, between_steps, queue.add)
                     queue.end(job)
         finally:  # What was made before an interrupt is in the files too.
             queue.store.write_files()
@@ -89,7 +89,7 @@ def sweep(
     if queue.failures:
         log.warning(
             f"{texts.counted(len(queue.failures), 'run')} failed, which the same "
-            f"command makes again; {root / work.LOG} has more"
+            f"command makes again; {root / run_jobs.LOG} has more"
         )
     outcome.failures = queue.failures
     return outcome

@@ -1,6 +1,6 @@
 """Makes runs of a sweep one after the other in one process, and the process that does so.
 
-`python -m tf_pflego.sweeps.work DIR CORES PARENT FILE.py:NAME`, of which the last may be empty,
+`python -m tf_pflego.sweeps.run_jobs DIR CORES PARENT FILE.py:NAME`, of which the last may be empty,
 takes jobs as lines of JSON from standard input, and answers with lines about the runs. It ends with
 its input, or when the process PARENT that started it has ended.
 """
