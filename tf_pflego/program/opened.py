@@ -11,9 +11,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.program import terminal
+from tf_pflego.program.flags import VerbOptions
 from tf_pflego.runs import stored_run
 from tf_pflego.runs.reader import CLIENT
 from tf_pflego.serving import limits
@@ -21,7 +21,7 @@ from tf_pflego.system import deferred, temporary
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredRunOptions:
+class StoredRunOptions(VerbOptions):
     """The options of a verb that opens a run."""
 
     run: str = setting("", "output directory of the run, or state_dir of a client", is_path=True)
@@ -32,15 +32,6 @@ class StoredRunOptions:
     network: str = setting(
         "", "FILE.keras of the run's network, if it is one of your own", is_path=True
     )
-
-    def __post_init__(self):
-        settings.check(self)
-
-    def refuse_empty(self, *names: str) -> None:
-        """Raises ValueError if one of these settings is empty."""
-        for name in names:
-            if not getattr(self, name):
-                raise ValueError(f"`{name}` must be given; got nothing. Give `{name}`.")
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Any]:

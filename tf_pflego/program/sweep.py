@@ -46,7 +46,7 @@ _OF_RUN = {n: one for n, one in definition.OF_RUN.items() if n not in definition
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(program_flags.VerbOptions):
     """How a sweep is made; what a file says counts before the defaults here."""
 
     output_dir: str = setting("", "directory of the sweep", is_path=True)
@@ -83,9 +83,6 @@ class Options:
     show: bool = setting(False, "show the tables of what is done, and run nothing")
     redraw: bool = setting(False, "write tables and figures of what is done, and run nothing")
     flags: bool = setting(False, "show the flag files of single runs, and run nothing")
-
-    def __post_init__(self):
-        settings.check(self)
 
 
 def define_flags(flag_values, arguments) -> None:
@@ -130,8 +127,8 @@ def help_page(flag_values, columns: int | None) -> str:
 def run(flag_values, interruption: Interruption, file: str = "") -> None:
     """Makes a sweep, or shows what there is of it."""
     options = program_flags.options_from(Options, flag_values)
-    if not (options.output_dir or options.flags):
-        raise ValueError("`output_dir` must be given; got nothing. Give `output_dir`.")
+    if not options.flags:
+        options.refuse_empty("output_dir")
     of_program = {*vars(options), "quiet"}
     changes = {
         name: flag_values[name].value
