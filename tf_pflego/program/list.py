@@ -60,18 +60,10 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
 
 def _directories(top):
     """Yields the directories below that have a config.json; links are not followed."""
-    waiting = [top]
-    while waiting:
-        directory = waiting.pop()
-        try:
-            with os.scandir(directory) as entries:
-                children = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            continue
-        if any(entry.name == "config.json" for entry in children):
-            yield directory
-        below = [entry for entry in children if entry.is_dir(follow_symlinks=False)]
-        waiting += [directory / entry.name for entry in reversed(below)]
+    for place, below, files in os.walk(top):
+        if "config.json" in files:
+            yield pathlib.Path(place)
+        below.sort()
 
 
 def _row(directory):
