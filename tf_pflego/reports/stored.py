@@ -7,6 +7,7 @@ import itertools
 import os
 import pathlib
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,18 +52,19 @@ class ReportedRun:
 
     path: pathlib.Path
     configuration: dict[str, Any]  # every flag and hyper-parameter
-    versions: dict[str, Any]  # of the program and of what it uses
     # Columns over the rounds that are done, [T] floats: bookkeeping and metrics; NaN where a round
     # has no value, or none that is finite.
     rounds: dict[str, np.ndarray]
-    lost: dict[str, int]  # for each metric, how many rounds have a value that is not finite
-    left_out: np.ndarray  # [T] how many participants each round had to leave out
     # The columns of clients.csv, [I] floats, but for text in `name` and `classes`; None if the run
     # has not ended.
     clients: dict[str, np.ndarray] | None
-    new_clients: dict[str, np.ndarray] | None  # the columns of new_clients.csv, if there are any
-    holdings: Holdings | None  # None if partition.npz is not there yet
-    finished: bool  # whether it has all the rounds that it was made for, and its last files
+    new_clients: dict[str, np.ndarray] | None = None  # the columns of new_clients.csv, if any
+    holdings: Holdings | None = None  # None if partition.npz is not there yet
+    finished: bool = True  # whether it has all the rounds that it was made for, and its last files
+    versions: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the program and others
+    # For each metric, how many rounds have a value that is not finite.
+    lost: dict[str, int] = dataclasses.field(default_factory=dict)
+    left_out: Sequence[int] = ()  # how many participants each round had to leave out
 
     @property
     def num_rounds(self) -> int:
@@ -144,18 +146,17 @@ def _read(path):
     holdings = read_if_there("partition.npz", of_dataset)
     if clients and holdings and not np.isin(clients["client"], range(len(holdings.keys))).all():
         raise _damaged(path / "clients.csv", "has a client that partition.npz has not")
-    left_out = np.array([record.get("not_finite", 0) for record in records], int)
     return ReportedRun(
         path,
         configuration,
-        versions if isinstance(versions, dict) else {},
         rounds,
-        lost,
-        left_out,
         clients,
         new_clients,
         holdings,
         finished,
+        versions if isinstance(versions, dict) else {},
+        lost,
+        [record.get("not_finite", 0) for record in records],
     )
 
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -39,14 +38,8 @@ def by_condition(sweep: StoredSweep) -> dict[str, Runs]:
                 ReportedRun(
                     path=sweep.path / cell.name / str(seed),
                     configuration=store.settings_of(row)[1] | store.settings_of(row)[0],
-                    versions={},
                     rounds=curves[cell.name, seed],
-                    lost={},
-                    left_out=np.zeros(0),
                     clients=clients.get((cell.name, seed)),
-                    new_clients=None,
-                    holdings=None,
-                    finished=True,
                 )
                 for seed, row in rows.items()
             )
