@@ -48,13 +48,7 @@ class StoredRunOptions(VerbOptions):
                 algorithm=self.algorithm or None,
                 network=self.network or None,
             )
-        if not run.is_of_program:
-            raise ValueError(
-                f"`run` must be a run on a dataset and with a network that the program has; "
-                f"{self.run} is on arrays, or with a model, of your own, which it cannot load. Use "
-                f"Python: `pfl.load_run({self.run!r}, clients=..., model=...).simulation()` with "
-                "what the run was given, then `pfl.export_clients` or `pfl.NewClients`."
-            )
+        refuse_own(run, "run", f"pfl.load_run({self.run!r}, clients=..., model=...).simulation()")
         start_tensorflow()
         terminal.doing(f"loading the run in {run.path}")
         with temporary.own_directory(), run:
@@ -75,6 +69,16 @@ class RunOptions(StoredRunOptions):
         choices=limits.FORMATS,
     )
     model: str = setting("", "which of the models that the method serves; empty for the first")
+
+
+def refuse_own(run: Any, name: str, in_python: str) -> None:
+    """Raises ValueError if a run had arrays or a model of a user's own, which no flag can name."""
+    if not run.is_of_program:
+        raise ValueError(
+            f"`{name}` must be a run on a dataset and with a network that the program has; "
+            f"{run.path} is on arrays, or with a model, of your own. Use Python: `{in_python}` "
+            "with what the run was given."
+        )
 
 
 def start_tensorflow(plain: str = "") -> None:
