@@ -45,8 +45,8 @@ def test_a_run_is_there_when_all_files_have_it(unwritten, finished, sweep_again,
         patch.setattr(durable.os, "replace", replace_others)
         assert sweep_again(unwritten).returncode == 2
     assert (unwritten / store.CURVES).exists() and not (unwritten / store.RUNS).exists()
-    again = made(sweep_again(unwritten))
-    assert again == [f"{cell} seed {seed}" for cell in ("fedavg", "pflego") for seed in (0, 1)]
+    reported = {f"{cell} seed {seed}" for cell in ("fedavg", "pflego") for seed in (0, 1)}
+    assert reported <= {*made(sweep_again(unwritten))}
     assert_same_files(unwritten, finished)
 
 
