@@ -72,7 +72,9 @@ class Queue:
             skipped = len(job.seeds) - job.seeds.index(outcome.seed) - 1
             self.done += 1 + skipped * (outcome.state == choice.NOT_FINITE)
             self._made += 1
-            what = f"{_title(outcome)}: {_said(outcome)} ({outcome.seconds:.1f} s)"
+            run = " ".join(filter(None, (outcome.cell, outcome.trial, f"seed {outcome.seed}")))
+            state = "" if outcome.state == choice.FINISHED else f"{outcome.state}: "
+            what = f"{run}: {state}{outcome.message} ({outcome.seconds:.1f} s)"
             if outcome.state == FAILED:
                 self.failures.append(outcome)
                 log.warning(f"{what}")
@@ -215,13 +217,3 @@ class Queue:
 def _flags(settings, seed):
     algorithm = method_name(settings["algorithm"])
     return store.flags_of({**settings, "algorithm": algorithm, "seed": seed})
-
-
-def _title(outcome):
-    trial = f" {outcome.trial}" if outcome.trial else ""
-    return f"{outcome.cell}{trial} seed {outcome.seed}"
-
-
-def _said(outcome):
-    state = "" if outcome.state == choice.FINISHED else f"{outcome.state}: "
-    return state + outcome.message
