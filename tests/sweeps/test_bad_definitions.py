@@ -40,7 +40,7 @@ ROWS = [
     ([OUT, "--seeds=one"], "--seeds must be whole numbers, with commas between them if there are "
      "several; got 'one'. Write them as in --seeds=0,1,2."),
     ([OUT, "--seeds=0,1,0"], "--seeds must have one value, or several that differ; got [0, 1, 0]."),
-    ([OUT, "--reference=fedavg"], "--reference must be one of pflego; got 'fedavg'. Correct it."),
+    ([OUT, "--reference=fedavg"], "--reference must be one of pflego; got 'fedavg'. Correct --ref"),
     ([OUT, "--where=algorithm=ditto"], "--where must select a cell, by NAME=VALUE; got 'algorithm"),
     ([OUT, "--where=pflego"], "got 'pflego', which selects none of 1. Correct it; --list shows th"),
     ([OUT, "--jobs=0"], "--jobs must be at least 1; got 0. Raise --jobs."),

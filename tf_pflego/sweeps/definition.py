@@ -132,8 +132,6 @@ class Experiment:
             object.__setattr__(self, name, _seeds(name, getattr(self, name)))
         if self.show is not None:
             values.function("show", self.show)
-        if self.reference is not None:
-            values.text("reference", self.reference)
         for name, kind in (("clients", ClientData), ("model", SplitModel)):
             own = getattr(self, name)
             if own is not None and not callable(own):
@@ -168,12 +166,8 @@ class Experiment:
                 "`tuning_seeds` must not be among the `seeds` that are reported, or the choice "
                 f"would be made on what is compared; got {min(again)} in both. Choose others."
             )
-        labels = dict.fromkeys(cell.label for cell in cells)
-        if self.reference is not None and self.reference not in labels:
-            raise ValueError(
-                f"`reference` must be one of {', '.join(labels)}; got {self.reference!r}. "
-                f"{texts.suggestion(self.reference, labels)}Correct it."
-            )
+        if self.reference is not None:
+            values.one_of("reference", self.reference, [*dict.fromkeys(c.label for c in cells)])
 
     @functools.cached_property
     def planned(self) -> list[Cell]:

@@ -42,13 +42,8 @@ class Comparison:
     """
 
     def __init__(self, sweep: StoredSweep, reference: str | None = None):
-        labels = list(dict.fromkeys(cell.label for cell in sweep.cells))
         reference = sweep.reference if reference is None else reference
-        if reference not in labels:
-            raise ValueError(
-                f"`reference` must be one of {', '.join(labels)}; got {values.shown(reference)}. "
-                f"{texts.suggestion(str(reference), labels)}Correct it."
-            )
+        values.one_of("reference", reference, [*dict.fromkeys(cell.label for cell in sweep.cells)])
         everything = _numbers(sweep, reference)
         firsts = dict.fromkeys(first for _, first, *_ in everything)
         groups = [group for group in everything if group[2]]
