@@ -107,7 +107,7 @@ def run(
     with contextlib.ExitStack() as closing:
         directory = None
         if run_config.output_dir:
-            directory = closing.enter_context(_directory(run_config, method, configuration))
+            directory = closing.enter_context(_directory(run_config, configuration))
             if clients is not None and run_config.resume:
                 clients = build.all_clients(run_config, clients)
                 partition_file.refuse_others(directory.work, clients)
@@ -140,7 +140,7 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
         options.refuse_unreachable(run_config.ray_address)
     configuration = _configuration(run_config, method, hyper_parameters)
     if run_config.output_dir and not run_config.resume:
-        _directory(run_config, method, configuration).close()
+        _directory(run_config, configuration).close()
     if run_config.start_from and not run_config.resume:
         earlier_run.refuse_another(run_config, configuration)
 
@@ -175,7 +175,7 @@ def _configuration(run_config, method, hyper_parameters, clients=None, model=Non
     return configuration
 
 
-def _directory(run_config, method, configuration):
+def _directory(run_config, configuration):
     how = run_config.overwrite, run_config.resume
     return RunDirectory(run_config.output_dir, configuration, *how)
 
