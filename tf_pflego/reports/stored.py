@@ -104,6 +104,8 @@ def read(path: str | pathlib.Path) -> ReportedRun:
         )
     try:
         return _read(path)
+    except reader.DamagedFileError as error:
+        raise _damaged(error.path, error) from None
     except FileNotFoundError as error:
         raise _damaged(pathlib.Path(error.filename), "is missing") from None
     except OSError as error:
@@ -127,15 +129,15 @@ def _remedy(path):
 
 
 def _read(path):
-    configuration = _whole(reader.configuration, path / "config.json")
+    configuration = reader.configuration(path / "config.json")
     versions = configuration.pop("versions", {})
-    records = _whole(reader.records, path / "metrics.jsonl")
+    records = reader.records(path / "metrics.jsonl")
     rounds, lost = _columns(records)
 
     def read_if_there(name, read):
         return read(path / name) if os.path.lexists(path / name) else None
 
-    summary = read_if_there("summary.json", lambda file: _whole(reader.json_object, file)) or {}
+    summary = read_if_there("summary.json", reader.json_object) or {}
     finished = summary.get("round") == len(records)
     clients = new_clients = None
     if finished:
@@ -145,7 +147,8 @@ def _read(path):
     of_dataset = functools.partial(_holdings, configuration.get("dataset"))
     holdings = read_if_there("partition.npz", of_dataset)
     if clients and holdings and not np.isin(clients["client"], range(len(holdings.keys))).all():
-        raise _damaged(path / "clients.csv", "has a client that partition.npz has not")
+        what = "has a client that partition.npz has not"
+        raise reader.DamagedFileError(path / "clients.csv", what)
     return ReportedRun(
         path,
         configuration,
@@ -158,14 +161,6 @@ def _read(path):
         lost,
         [record.get("not_finite", 0) for record in records],
     )
-
-
-def _whole(read, path):
-    """Returns what a function of `run_files` reads from a file."""
-    try:
-        return read(path)
-    except reader.DamagedFileError as error:
-        raise _damaged(path, error) from None
 
 
 def _damaged(path, what):
@@ -191,7 +186,7 @@ def _columns(records):
 
 def _table(numbers, path):
     """Returns the columns of a table; `numbers` have ids and counts, and it has a statistic."""
-    columns, table = _whole(reader.columns, path), {}
+    columns, table = reader.columns(path), {}
     needed = (*numbers, f"test_{first_of(columns).name}")
     try:
         if not set(needed) <= set(columns) or not columns[needed[0]]:
@@ -209,12 +204,12 @@ def _table(numbers, path):
             if of_metric(name).is_share and np.any((values < 0) | (values > 1)):
                 raise ValueError(f"{name} has what is no share")
     except ValueError as error:
-        raise _damaged(path, f"cannot be read ({error})") from None
+        raise reader.DamagedFileError(path, f"cannot be read ({error})") from None
     return table
 
 
 def _holdings(dataset, path):
-    arrays = _whole(limited_files.arrays, path)
+    arrays = limited_files.arrays(path)
     try:
         parts, checksum = {}, 0
         for name in ("classes", "train_indices", "test_indices"):
@@ -251,7 +246,7 @@ def _holdings(dataset, path):
             keys = _keys(arrays["fingerprints"], num_clients)
             checksum = zlib.crc32("".join(sorted(keys)).encode())
     except (ValueError, KeyError, IndexError) as error:
-        raise _damaged(path, f"cannot be read ({error})") from None
+        raise reader.DamagedFileError(path, f"cannot be read ({error})") from None
     return Holdings(
         tuple(values[a:b] for a, b in itertools.pairwise(offsets)),
         np.diff(parts["train_indices"][1]),
