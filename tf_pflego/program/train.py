@@ -102,7 +102,9 @@ def _started_from(flag_values):
     if not place:
         return {}
     stored = stored_run.load_run(place)
-    refuse_own(stored, "start_from", "pfl.run(config, clients=..., model=..., start_from=DIR)")
+    refuse_own(
+        stored, "start_from", "pfl.run(RunConfig(start_from=DIR, ...), clients=..., model=...)"
+    )
     _refuse_unnamed(stored, flag_values)
     if stored.configuration.get("table") and not flag_values["table"].present:
         raise ValueError(

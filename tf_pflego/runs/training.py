@@ -49,7 +49,6 @@ def run(
     metrics: Metrics | None = None,
     callbacks: Sequence[Callback] = (),
     elsewhere: build.Elsewhere | None = None,
-    start_from: Any = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -76,8 +75,6 @@ def run(
       callbacks: Callbacks, called before, between and after the rounds in this order. Each may end
         the run, as `EarlyStopping` does. See `Callback`.
       elsewhere: As in `build_simulation`.
-      start_from: The earlier run with which this one begins, from `load_run`, or its directory;
-        None for the one in `run_config`.
       **hyper_parameters: The algorithm's hyper-parameters; the rest keep their defaults.
 
     Raises:
@@ -89,9 +86,6 @@ def run(
         checkpoint.
     """
     between_steps()
-    if start_from is not None:
-        place = values.path("start_from", getattr(start_from, "path", start_from))
-        run_config = dataclasses.replace(run_config, start_from=place)
     build.check_arguments(run_config, clients, model, elsewhere)
     statistic_names.learn(_own_statistics(model))
     method = methods.method_of(run_config, algorithm)
