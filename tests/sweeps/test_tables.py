@@ -175,15 +175,6 @@ def test_what_is_not_fair_or_not_whole_is_said(copied):
     assert 1 <= len(edges) <= 2  # A line for each end, and of two values each is one.
     assert sum(one.count("(personalization=") for one in edges) == 3
     assert any("(7 and 8); up to 2 settings" in one for one in sweep.table().notes)
-    rows = store.read(copied / "tuning.csv")
-    first = [row for row in rows if row["run"] != "no_fedavg" or row["trial"].endswith("=0.1")]
-    store.write(copied / "tuning.csv", first)
-    about = json.loads((copied / "sweep.json").read_text())
-    about["cells"][0]["choices"] = {"client_learning_rate": [0.1]}
-    (copied / "sweep.json").write_text(json.dumps(about))
-    said = sweeps.load_sweep(copied).table().warnings
-    assert "fedavg (personalization=no) has tried 1 of 2 settings so far." in said
-    assert said[-1].startswith("local (personalization=high) had fewer settings to choose among")
 
 
 def test_a_verdict_says_how_sure_it_is(copied):
