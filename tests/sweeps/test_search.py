@@ -1,5 +1,8 @@
 """Searches of a range by Optuna."""
 
+import dataclasses
+import shutil
+
 import pytest
 
 from tests.sweeps.conftest import rows_of
@@ -34,3 +37,13 @@ def test_a_search_that_was_interrupted_goes_on_with_the_same_proposals(searched,
     again = runner.sweep(searching, tmp_path / "sweep")
     for name in (store.TUNING, store.RUNS):
         assert rows_of(whole.path, name) == rows_of(again.path, name)
+
+
+def test_a_search_keeps_its_trials_where_other_cells_are_run(searched, tmp_path):
+    searching, whole = searched
+    both = [*searching.cells, {"algorithm": "local", "client_learning_rate": (0.1, 0.2)}]
+    shutil.copytree(whole.path, tmp_path / "sweep")
+    again = runner.sweep(
+        dataclasses.replace(searching, cells=both), tmp_path / "sweep", only=["local"]
+    )
+    assert [row["run"] for row in again.tuning_rows] == 10 * ["fedavg"] + 2 * ["local"]
