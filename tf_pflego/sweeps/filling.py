@@ -139,7 +139,7 @@ class Store:
             self.write_files()
 
     def write_files(self) -> None:
-        """Writes the rows of all runs that were added; what is killed meanwhile is added again."""
+        """Writes the files with the rows of all runs that were added."""
         started = time.monotonic()
 
         def is_known(row):

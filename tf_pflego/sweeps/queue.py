@@ -34,7 +34,7 @@ class Queue:
         }
         self.store = filling.Store(root, experiment.planned, self._tried, experiment.columns)
         for cell in experiment.planned:
-            if cell.is_searched and cell.name not in self._cells:  # What it has tried stays.
+            if cell.is_searched and cell.name not in self._cells:  # Its trials stay.
                 self._tried[cell.name] = {row["trial"]: {} for row in self.store.trials_of(cell)}
         self._waiting: collections.deque[Job] = collections.deque()
         self._running: list[Job] = []
