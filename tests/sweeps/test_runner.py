@@ -12,7 +12,8 @@ import tf_pflego as pfl
 from tests.runs.resumed import records_of
 from tests.starts import TIMEOUT_SECONDS, assert_refused, in_this_process
 from tests.sweeps.conftest import contents, made, rows_of
-from tf_pflego.sweeps import store, tables
+from tf_pflego.core.statistic_names import shown
+from tf_pflego.sweeps import filling, store, tables
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system.lock import DirectoryLock
 
@@ -47,6 +48,14 @@ def test_what_it_leaves_is_what_the_runs_have(finished):
         np.testing.assert_array_equal(clients[key]["test_accuracy"], accuracies)
         assert not (raw / "checkpoints").exists()
     assert not list(finished.rglob(".lock"))
+
+
+def test_a_sweep_knows_the_own_statistics_of_runs_in_other_processes(swept):
+    path = swept / store.RAW / "fedavg" / "seed0" / "config.json"
+    about = {"title": "waste", "higher_is_better": False}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"own_statistics": {"waste": about}}))
+    filling.read_run(path.parent, "fedavg")
+    assert (shown("waste").title, shown("waste").sign) == ("waste", -1)
 
 
 def test_the_same_command_makes_nothing_and_needs_no_data(swept, sweep_again):

@@ -206,9 +206,8 @@ def read_run(
     """Returns the configuration, the summary, and the rows for other files of a finished run."""
     own = algorithms.method_of(algorithm).settings.tables
     try:
-        config, summary = (
-            limited_files.json_object(raw / f"{n}.json") for n in ("config", "summary")
-        )
+        config = reader.configuration(raw / "config.json")  # It learns own statistics.
+        summary = reader.json_object(raw / "summary.json")
         records, clients = reader.records(raw / "metrics.jsonl"), store.read(raw / "clients.csv")
         if len(records) != summary["round"] or not clients or "versions" not in config:
             raise ValueError("a file has not all rounds, clients or settings")
