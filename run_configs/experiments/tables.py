@@ -26,7 +26,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tf_pflego.core import seeds
 from tf_pflego.reports.metrics import PERCENT
-from tf_pflego.sweeps import Experiment, contents, store, tables
+from tf_pflego.sweeps import Experiment, store, tables
 
 FACTORS = 8  # of a film
 _UNITS = 16  # of the network for schools
@@ -99,11 +99,11 @@ def _model(settings, clients):
 
 def measured(sweep: pfl.Sweep) -> dict[str, list[tuple]]:
     """Returns of each method its runs: statistic of all rows and by client, seconds, MB, choice."""
-    first, chosen = contents.first_of_cells(sweep, sweep.cells), sweep.best()
+    first, chosen = sweep.first_of(sweep.cells), sweep.best()
     runs: dict[str, list[tuple]] = {}
     for (name, seed), curve in sweep.curves().items():
         (cell,) = (cell for cell in sweep.cells if cell.name == name)
-        row = contents.runs_of(sweep, cell)[seed]
+        row = sweep.runs_of(cell)[seed]
         megabytes = sum(float(row[key]) for key in ("bytes_down", "bytes_up")) / 1e6
         of_all = curve[f"test_{first.name}/example_mean"][-10:].mean()
         numbers = of_all, row[first.metric(store.SERVED)], row[store.SECONDS]
@@ -119,7 +119,7 @@ def measured(sweep: pfl.Sweep) -> dict[str, list[tuple]]:
 
 def compared(sweep: pfl.Sweep) -> dict[str, bytes]:
     """Returns the tables and figures of a comparison; the first table has all, best first."""
-    first, runs = contents.first_of_cells(sweep, sweep.cells), measured(sweep)
+    first, runs = sweep.first_of(sweep.cells), measured(sweep)
 
     def line(method):
         *accuracies, seconds, megabytes, words = zip(*runs[method], strict=True)

@@ -110,7 +110,7 @@ def test_a_client_that_is_killed_goes_on_from_its_directory(files, tmp_path, cap
     ("flags", "message"),
     [
         (["--data={}/north.npz"], "--state_dir must be given"),
-        (["--state_dir={}/new"], "--data must be given to begin with"),
+        (["--state_dir={}/new"], "--data must be given; got nothing"),
         (["--data={}/north.npz", "--name=nort", "--check"], "Did you mean north?"),
         (["--data={}/none.npz", "--check"], "--data must name .npz files"),
         (["--data={}/definition.json", "--check"], "--data must name .npz files"),

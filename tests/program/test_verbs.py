@@ -225,7 +225,7 @@ def test_a_run_on_own_arrays_is_for_python(run, tmp_path, capsys):
         result = in_this_process([verb, f"--run={tmp_path / 'own'}", flag], capsys)
         assert_refused(result, "--run must be a run on a dataset", "pfl.load_run(", "clients=...")
     result = in_this_process(["--resume", f"--output_dir={tmp_path / 'own'}"], capsys)
-    assert_refused(result, "--resume must go on with a run on a dataset", "pfl.run(config, clien")
+    assert_refused(result, "--resume must be a run on a dataset", "pfl.run(RunConfig(resume=True, ")
 
 
 def test_a_run_that_python_began_goes_on_with_the_program(run, tmp_path, capsys):

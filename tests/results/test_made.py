@@ -19,7 +19,6 @@ from tf_pflego import algorithms
 from tf_pflego.program import flags as program_flags
 from tf_pflego.reports import figures as drawn
 from tf_pflego.sweeps import Cell, load_sweep, results, runner, store
-from tf_pflego.sweeps.contents import first_of_cells
 
 ROOT, RESULTS = documents.ROOT, documents.RESULTS
 WITH_RUNS = [name for name in documents.EXPERIMENTS if (RESULTS / name / store.RUNS).exists()]
@@ -84,7 +83,7 @@ def test_committed_sweeps_are_what_their_experiments_say(name, tmp_path):
 def test_committed_curves_and_clients_are_those_of_the_committed_runs(name):
     sweep = load_sweep(RESULTS / name)
     curves, clients = sweep.curves(), sweep.clients()
-    first = first_of_cells(sweep, sweep.cells)
+    first = sweep.first_of(sweep.cells)
     assert list(curves) == list(clients) == [(row["run"], row["seed"]) for row in sweep.rows]
     for row in sweep.rows:
         curve = curves[row["run"], row["seed"]]

@@ -150,16 +150,21 @@ def test_arrays_of_next_month_follow_in_python(june, tmp_path):
     table = month(tmp_path / "july.csv", "1224")
     with pfl.load_run(june) as earlier:
         config = dataclasses.replace(
-            earlier.run_config, table="", client_column="", dataset="digits", output_dir=""
+            earlier.run_config,
+            table="",
+            client_column="",
+            dataset="digits",
+            output_dir="",
+            start_from=earlier.path,
         )
         told = {"test": "last", "time": "year", "task": earlier.clients.task}
         told |= {"min_rows": 6, "small_clients": "drop"}
         label = earlier.run_config.label_column
         columns = table, "School", label, ["Sex", "SES"]
         with pytest.raises(ValueError, match="must have the preprocessing of the run"):
-            pfl.run(config, clients=pfl.from_table(*columns, **told), start_from=earlier)
+            pfl.run(config, clients=pfl.from_table(*columns, **told))
         told["preprocessing"] = earlier.clients.preprocessing
-        summary = pfl.run(config, clients=pfl.from_table(*columns, **told), start_from=earlier)
+        summary = pfl.run(config, clients=pfl.from_table(*columns, **told))
         assert summary["round"] == 2
 
 

@@ -1,5 +1,7 @@
 """Bad definitions on the command line: each is one line, and nothing is written."""
 
+import dataclasses
+
 import pytest
 
 import tf_pflego as pfl
@@ -38,7 +40,7 @@ ROWS = [
     ([OUT, "--seeds=one"], "--seeds must be whole numbers, with commas between them if there are "
      "several; got 'one'. Write them as in --seeds=0,1,2."),
     ([OUT, "--seeds=0,1,0"], "--seeds must have one value, or several that differ; got [0, 1, 0]."),
-    ([OUT, "--reference=fedavg"], "--reference must be one of pflego; got 'fedavg'. Correct it."),
+    ([OUT, "--reference=fedavg"], "--reference must be one of pflego; got 'fedavg'. Correct --ref"),
     ([OUT, "--where=algorithm=ditto"], "--where must select a cell, by NAME=VALUE; got 'algorithm"),
     ([OUT, "--where=pflego"], "got 'pflego', which selects none of 1. Correct it; --list shows th"),
     ([OUT, "--jobs=0"], "--jobs must be at least 1; got 0. Raise --jobs."),
@@ -79,11 +81,10 @@ def test_a_bad_definition_is_one_line_and_nothing_is_written(arguments, said, fi
 
 def test_python_objects_and_unknown_cells_are_refused(tmp_path, tiny_clients):
     experiment = pfl.Experiment([{"algorithm": "local"}])
+    own = dataclasses.replace(experiment, clients=tiny_clients)
+    with pytest.raises(ValueError, match="`jobs` must be 1 where clients, a model or a"):
+        pfl.sweep(own, tmp_path / "new", jobs=2)
     for options, said in (
-        (
-            {"jobs": 2, "clients": tiny_clients},
-            "`jobs` must be 1 where clients, a model or a",
-        ),
         ({"jobs": 0}, "`jobs` must be at least 1; got 0"),
         ({"ray_address": 3}, "`ray_address` must be text; got 3"),
         ({"only": ["fedavg"]}, "`only` must be one of local; got 'fedavg'. Correct `only`."),

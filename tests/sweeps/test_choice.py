@@ -44,9 +44,9 @@ def cell():
         ({"0.1": [0.5, 0.6], "0.2": [0.9, 0.4], "0.4": [0.3, 0.3]}, 0.2),
         # The first of equal ones.
         ({"0.1": [0.5, 0.6], "0.2": [0.6, 0.5], "0.4": [0.3, 0.3]}, 0.1),
-        # What was pruned or has become infinite on one seed is not chosen, however well it began.
-        ({"0.1": [0.2, 0.2], "0.2": [0.9, choice.PRUNED], "0.4": [choice.NOT_FINITE]}, 0.1),
-        ({"0.1": [choice.NOT_FINITE], "0.2": [choice.PRUNED], "0.4": [choice.PRUNED]}, None),
+        # What has become infinite on one seed is not chosen, however well it began.
+        ({"0.1": [0.2, 0.2], "0.2": [0.9, choice.NOT_FINITE], "0.4": [choice.NOT_FINITE]}, 0.1),
+        ({"0.1": [choice.NOT_FINITE], "0.2": [choice.NOT_FINITE]}, None),
         ({}, None),
     ],
 )
@@ -56,7 +56,7 @@ def test_the_largest_mean_over_tuning_seeds_is_chosen(cell, accuracies, best):
 
 
 def test_what_a_trial_has_cost_counts_whether_it_ended_or_not(cell):
-    trials = choice.trials_of(cell, rows(**{"0.1": [0.5, 0.7], "0.2": [choice.PRUNED]}))
+    trials = choice.trials_of(cell, rows(**{"0.1": [0.5, 0.7], "0.2": [choice.NOT_FINITE]}))
     assert [(trial.value, trial.runs, trial.rounds) for trial in trials] == [
         (pytest.approx(0.6), 2, 20),
         (None, 1, 10),
@@ -82,17 +82,22 @@ def chosen_twice(tmp_path_factory):
     rng = np.random.default_rng(0)
     train, test = ([arrays(rng, count) for _ in range(4)] for count in (40, 15))
     permuted = [(examples, rng.permutation(labels)) for examples, labels in test]
-    experiment = pfl.Experiment(
-        [{"client_learning_rate": [0.001, 0.05]}],
-        {"algorithm": "fedavg", "num_rounds": 3, "clients_per_round": 2, "eval_every": 1},
-        seeds=(0, 1),
-        tuning_seeds=(1000, 1001),
-        show=lambda sweep: {},
-    )
     root = tmp_path_factory.mktemp("chosen")
     model = pfl.SplitModel(pfl.mlp((4,), seed=0, units=5), num_outputs=2)
+
+    def experiment(test):
+        return pfl.Experiment(
+            [{"client_learning_rate": [0.001, 0.05]}],
+            {"algorithm": "fedavg", "num_rounds": 3, "clients_per_round": 2, "eval_every": 1},
+            seeds=(0, 1),
+            tuning_seeds=(1000, 1001),
+            clients=pfl.from_arrays(train, test),
+            model=model,
+            show=lambda sweep: {},
+        )
+
     return [
-        pfl.sweep(experiment, root / name, clients=pfl.from_arrays(train, labels), model=model)
+        pfl.sweep(experiment(labels), root / name)
         for name, labels in (("as they are", test), ("permuted", permuted))
     ]
 
@@ -101,12 +106,11 @@ def test_permuted_test_labels_change_no_choice_and_nothing_that_it_is_made_by(ch
     first, other = chosen_twice
     assert first.best() == other.best()
     assert set(first.best()) == {"fedavg"}
-    for name in (store.TUNING, store.TUNING_CURVES):
-        assert rows_of(first.path, name) == rows_of(other.path, name)
+    assert rows_of(first.path, store.TUNING) == rows_of(other.path, store.TUNING)
     assert len(first.tuning_rows) == 2 * 2
     # They do change what is reported.
-    differences = np.subtract(first.runs[store.SERVED], other.runs[store.SERVED])
-    assert np.all(differences != 0)
+    served = [[row[store.SERVED] for row in sweep.rows] for sweep in chosen_twice]
+    assert np.all(np.subtract(*served) != 0)
 
 
 def test_a_choice_is_the_best_mean_of_validation_accuracies_that_the_files_have(chosen_twice):
@@ -115,14 +119,13 @@ def test_a_choice_is_the_best_mean_of_validation_accuracies_that_the_files_have(
         means.setdefault(float(row["client_learning_rate"]), []).append(float(row[CHOSEN_BY]))
     best = max(means, key=lambda rate: statistics.mean(means[rate]))
     assert chosen_twice[0].best() == {"fedavg": {"client_learning_rate": best}}
-    rates = [float(rate) for rate in chosen_twice[0].runs["client_learning_rate"]]
+    rates = [float(row["client_learning_rate"]) for row in chosen_twice[0].rows]
     assert rates == [best, best]
 
 
 def test_what_a_choice_is_made_by_has_nothing_of_test_examples(chosen_twice):
-    for name in (store.TUNING, store.TUNING_CURVES):
-        (first, *_) = store.read(chosen_twice[0].path / name)
-        assert not [column for column in first if "test" in column]
+    (first, *_) = store.read(chosen_twice[0].path / store.TUNING)
+    assert not [column for column in first if "test" in column]
     # A choice opens no file, and reads no other result of what it is given.
     tree = ast.parse(inspect.getsource(choice))
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

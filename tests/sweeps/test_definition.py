@@ -162,7 +162,6 @@ BAD = [
         base={"client_learning_rate": []}),
     Bad("`num_rounds` must be at least 1; got 0. Raise", options={"tuning": {"num_rounds": 0},
         "cells": [{"local_steps": [1, 2]}]}),
-    Bad("`num_rounds` must be at least 1; got 0. Raise", options={"trial": {"num_rounds": 0}}),
     Bad("`seeds` must be a finite number; got 'one'. Correct `seeds`.", options={"seeds": "one"}),
     Bad("`seeds` must be at least 0; got -1. Raise `seeds`.", options={"seeds": [0, -1]}),
     Bad("`tuning_seeds` must have one value, or several that differ; got [].",

@@ -38,7 +38,7 @@ def tried_of(cell):
 
 @pytest.fixture
 def directory(tmp_path):
-    """A sweep whose last trial of each cell was pruned, and one of whose cells has no run yet."""
+    """A sweep in which the last trial of each cell is not finite, and one cell has no run yet."""
     root = tmp_path / "sweep"
     root.mkdir()
     results.describe(root, EXPERIMENT)
@@ -47,7 +47,7 @@ def directory(tmp_path):
     for cell in EXPERIMENT.planned:
         tried = tried_of(cell)
         for number, settings in enumerate(tried):
-            state = "pruned" if number == len(tried) - 1 else "finished"
+            state = "not finite" if number == len(tried) - 1 else "finished"
             key = {"run": cell.name, "trial": definition.name_of(settings), "seed": 1000}
             about = {"state": state, "num_rounds": 5, definition.CHOSEN_BY: rng.random()}
             files[store.TUNING].append(key | settings | about)
@@ -86,7 +86,7 @@ def test_a_page_has_all_sections_and_obeys_no_text(directory, tmp_path, capsys):
     legends = [re.findall(r"</svg>\s*(.+?) \(2 seeds\)</li>", one) for one in page.split("<h3>")]
     others = ["pflego", "fedavg"]
     assert [one for one in legends if one] == 2 * [["local", *others], others]
-    # The last trial of each cell was pruned: it is shown, counts as cost, and is not chosen.
+    # The last trial of each cell is not finite: it is shown, counts as cost, and is not chosen.
     assert page.count(">ended early<") == len(sweep.cells)
     assert all(tried_of(cell)[-1] != sweep.best()[cell.name] for cell in EXPERIMENT.planned)
     assert sweep.table().rows[0]["tuning_rounds"] == 20

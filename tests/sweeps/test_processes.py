@@ -38,7 +38,7 @@ def wait_until(is_so, running):
 
 def processes_of(directory):
     """Returns the ids of the processes that the sweep has started, but for itself."""
-    return [*commands(f"tf_pflego.sweeps.work\0{directory}\0", "cmdline")]
+    return [*commands(f"tf_pflego.sweeps.run_jobs\0{directory}\0", "cmdline")]
 
 
 def begun_runs(directory):
@@ -110,7 +110,7 @@ def test_a_process_whose_sweep_has_ended_makes_no_run(tmp_path):
     """Also if it ended before the process could ask who started it."""
     gone = ended([sys.executable, "-c", "import os; print(os.getpid())"]).stdout.strip()
     job = ["a", None, {"algorithm": "local", "dataset": "digits"}, [0]]
-    arguments = ["-m", "tf_pflego.sweeps.work", str(tmp_path), "1", gone, ""]
+    arguments = ["-m", "tf_pflego.sweeps.run_jobs", str(tmp_path), "1", gone, ""]
     result = ended([sys.executable, *arguments], input=json.dumps(job) + "\n")
     assert (result.returncode, result.stdout) == (1, "")
     assert not list(tmp_path.rglob("metrics.jsonl"))

@@ -12,7 +12,8 @@ import tf_pflego as pfl
 from tests.runs.resumed import records_of
 from tests.starts import TIMEOUT_SECONDS, assert_refused, in_this_process
 from tests.sweeps.conftest import contents, made, rows_of
-from tf_pflego.sweeps import store, tables
+from tf_pflego.core.statistic_names import shown
+from tf_pflego.sweeps import filling, store, tables
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system.lock import DirectoryLock
 
@@ -25,9 +26,9 @@ def test_what_it_leaves_is_what_the_runs_have(finished):
     outcome = pfl.load_sweep(finished)
     chosen = outcome.best()
     assert [row["run"] for row in outcome.rows] == ["fedavg", "fedavg", "pflego", "pflego"]
-    assert outcome.runs["seed"] == [0, 1, 0, 1]
+    assert [row["seed"] for row in outcome.rows] == [0, 1, 0, 1]
     assert repr(outcome) == f"Sweep({finished}, 2 cells, 4 runs reported)"
-    assert len(outcome.tuning["trial"]) == 4
+    assert len(outcome.tuning_rows) == 4
     curves, clients = outcome.curves(), outcome.clients()
     for row in outcome.rows:
         key = row["run"], row["seed"]
@@ -47,6 +48,14 @@ def test_what_it_leaves_is_what_the_runs_have(finished):
         np.testing.assert_array_equal(clients[key]["test_accuracy"], accuracies)
         assert not (raw / "checkpoints").exists()
     assert not list(finished.rglob(".lock"))
+
+
+def test_a_sweep_knows_the_own_statistics_of_runs_in_other_processes(swept):
+    path = swept / store.RAW / "fedavg" / "seed0" / "config.json"
+    about = {"title": "waste", "higher_is_better": False}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"own_statistics": {"waste": about}}))
+    filling.read_run(path.parent, "fedavg")
+    assert (shown("waste").title, shown("waste").sign) == ("waste", -1)
 
 
 def test_the_same_command_makes_nothing_and_needs_no_data(swept, sweep_again):
@@ -116,24 +125,21 @@ def test_what_is_no_longer_tried_is_not_chosen(swept, sweep_again):
     assert result.returncode == 0
     outcome = pfl.load_sweep(swept)
     assert outcome.best()["fedavg"][TRIAL] != chosen
-    assert {float(rate) for rate in outcome.tuning[TRIAL]} == {other, 0.002}
-    assert set(map(float, outcome.runs[TRIAL])) == {outcome.best()["fedavg"][TRIAL]}
+    assert {float(row[TRIAL]) for row in outcome.tuning_rows} == {other, 0.002}
+    assert {float(row[TRIAL]) for row in outcome.rows} == {outcome.best()["fedavg"][TRIAL]}
     # Seeds that choices were made by before have no part in them either.
     result = sweep_again(
         swept, f"--client_learning_rate={other},0.002", "--algorithm=fedavg", "--tuning_seeds=1001"
     )
-    assert set(pfl.load_sweep(swept).tuning["seed"]) == {1001}
+    assert {row["seed"] for row in pfl.load_sweep(swept).tuning_rows} == {1001}
 
 
 def test_a_directory_in_use_is_refused(swept, sweep_again):
-    lock = DirectoryLock(swept)
-    try:
+    with DirectoryLock(swept):
         said = f"another sweep writes to {swept} (process {os.getpid()}). Wait for its end, or"
         assert_refused(
             sweep_again(swept, "--num_rounds=9"), "--output_dir must not be in use;", said
         )
-    finally:
-        lock.release()
     assert sweep_again(swept).returncode == 0
 
 
@@ -206,18 +212,6 @@ def test_flag_files_of_cells_train_them(tmp_path, capsys, digits_dir, sweep_agai
         [f"--flagfile={path}", f"--data_dir={digits_dir}", "--engine=in_process"], capsys
     )
     assert result.returncode == 0, result.stderr
-
-
-def test_a_trial_is_small_and_apart(swept, sweep_again):
-    before = contents(swept)
-    result = sweep_again(swept, "--trial", "--num_rounds=9,10", "--algorithm=fedavg")
-    assert result.returncode == 0, result.stderr
-    assert contents(swept) == before
-    rows = store.read(swept / "trial" / store.RUNS)
-    assert [(row["run"], row["num_rounds"]) for row in rows] == [
-        ("9_fedavg", "2"),
-        ("10_fedavg", "2"),
-    ]
 
 
 def test_a_stopped_queue_gives_no_job_and_nobody_waits(tmp_path, caplog):

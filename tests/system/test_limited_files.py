@@ -29,7 +29,7 @@ OTHERS = {
     "tff/engine/files.py": "what its own process has just written",
     "serving/export.py": "/dev/null",
     "reports/writing.py": "files of the package",
-    "sweeps/work.py": "a log that is written",
+    "sweeps/run_jobs.py": "a log that is written",
     "sweeps/processes.py": "a log that is written",
     "runs/run_directory.py": "metrics.jsonl, after a check that it is a plain file",
     "simulation/checkpoint.py": "manifests, after the same check",

@@ -62,12 +62,10 @@ class Journal:
                 f"`state_dir` must belong to one client; {error} runs a client in {self.path}. "
                 "Give each client its own directory, or end that process."
             ) from error
-        try:
+        with lock:
             for partial in self.path.glob(".*.partial"):
                 partial.unlink()
             yield
-        finally:
-            lock.release()
 
     @property
     def is_new(self) -> bool:

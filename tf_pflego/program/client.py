@@ -13,7 +13,6 @@ import sys
 import tempfile
 
 from tf_pflego import engines
-from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.devices import client_socket, preview
 from tf_pflego.devices.client import Resident
@@ -31,7 +30,7 @@ EXAMPLE = "--definition=definition.json --name=north --data=north.npz --state_di
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(flags.VerbOptions):
     """The client, its federation and its data."""
 
     definition: str = setting(
@@ -77,9 +76,9 @@ class Options:
     )
 
     def __post_init__(self):
-        settings.check(self)
-        if not (self.state_dir or self.check):
-            raise ValueError("`state_dir` must be given; got nothing. Name a directory.")
+        super().__post_init__()
+        if not self.check:
+            self.refuse_empty("state_dir")
 
 
 def run(flag_values, interruption: Interruption) -> None:
@@ -134,9 +133,7 @@ def _given(options, journal):
 
     The journal of a client that begins gets a copy of its network.
     """
-    for name in ("definition", "name", "data"):
-        if not getattr(options, name) and not (name == "data" and options.table):
-            raise ValueError(f"`{name}` must be given to begin with; got nothing. Give `{name}`.")
+    options.refuse_empty("definition", "name", *(() if options.table else ("data",)))
     definition = Definition.load(options.definition)
     if options.table:
         arrays = definition.arrays_of_table(options.table, options.missing)

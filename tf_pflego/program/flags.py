@@ -20,6 +20,20 @@ _EXPECTED = {int: "a whole number", float: "a number"}
 _READ = {int: values.whole_of, float: values.number_of}
 
 
+@dataclasses.dataclass(frozen=True)
+class VerbOptions:
+    """The base of the options of a verb, a dataclass of `setting` fields that checks itself."""
+
+    def __post_init__(self):
+        settings.check(self)
+
+    def refuse_empty(self, *names: str) -> None:
+        """Raises ValueError if one of these settings is empty."""
+        for name in names:
+            if not getattr(self, name):
+                raise ValueError(f"`{name}` must be given; got nothing. Give `{name}`.")
+
+
 def define_flags(flag_values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     """Defines a flag for each field of `RunConfig` and of every method's hyper-parameters.
 

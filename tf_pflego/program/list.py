@@ -46,7 +46,7 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
         except (FileNotFoundError, KeyError):
             continue  # It has just been removed or replaced, or is of another program.
         except reader.DamagedFileError as error:
-            damaged.append(f"{name} is left out: {error}")
+            damaged.append(f"{name} is left out: {error.path.name} {error}")
         except OSError as error:
             damaged.append(f"{name} is left out: it cannot be read ({error.strerror})")
         else:
@@ -60,18 +60,10 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
 
 def _directories(top):
     """Yields the directories below that have a config.json; links are not followed."""
-    waiting = [top]
-    while waiting:
-        directory = waiting.pop()
-        try:
-            with os.scandir(directory) as entries:
-                children = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            continue
-        if any(entry.name == "config.json" for entry in children):
-            yield directory
-        below = [entry for entry in children if entry.is_dir(follow_symlinks=False)]
-        waiting += [directory / entry.name for entry in reversed(below)]
+    for place, below, files in os.walk(top):
+        if "config.json" in files:
+            yield pathlib.Path(place)
+        below.sort()
 
 
 def _row(directory):
@@ -82,14 +74,14 @@ def _row(directory):
     config, metrics = directory / "config.json", directory / "metrics.jsonl"
     has_begun = os.path.lexists(metrics)
     try:
-        flags = _named(reader.configuration, config)
+        flags = reader.configuration(config)
     except reader.DamagedFileError:
         if has_begun:
             raise
         return None
     method, dataset = method_title(flags["algorithm"]), flags["dataset"]
     num_rounds = flags["num_rounds"]
-    records = _named(reader.records, metrics) if has_begun else []
+    records = reader.records(metrics) if has_begun else []
     first = first_of(name for record in records for name in record)
     lasts = [
         next((record[name] for record in reversed(records) if name in record), None)
@@ -111,13 +103,6 @@ def _shown(last, first):
     if not reader.is_number(last) or (first.is_share and not 0 <= last <= 1):
         return ""
     return f"{100 * last:.2f}" if first.is_share else first.written(last)
-
-
-def _named(read, path):
-    try:
-        return read(path)
-    except reader.DamagedFileError as error:
-        raise reader.DamagedFileError(f"{path.name} {error}") from None
 
 
 def _show(rows):

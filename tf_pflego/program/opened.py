@@ -11,9 +11,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.program import terminal
+from tf_pflego.program.flags import VerbOptions
 from tf_pflego.runs import stored_run
 from tf_pflego.runs.reader import CLIENT
 from tf_pflego.serving import limits
@@ -21,7 +21,7 @@ from tf_pflego.system import deferred, temporary
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredRunOptions:
+class StoredRunOptions(VerbOptions):
     """The options of a verb that opens a run."""
 
     run: str = setting("", "output directory of the run, or state_dir of a client", is_path=True)
@@ -32,15 +32,6 @@ class StoredRunOptions:
     network: str = setting(
         "", "FILE.keras of the run's network, if it is one of your own", is_path=True
     )
-
-    def __post_init__(self):
-        settings.check(self)
-
-    def refuse_empty(self, *names: str) -> None:
-        """Raises ValueError if one of these settings is empty."""
-        for name in names:
-            if not getattr(self, name):
-                raise ValueError(f"`{name}` must be given; got nothing. Give `{name}`.")
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Any]:
@@ -57,13 +48,7 @@ class StoredRunOptions:
                 algorithm=self.algorithm or None,
                 network=self.network or None,
             )
-        if not run.is_of_program:
-            raise ValueError(
-                f"`run` must be a run on a dataset and with a network that the program has; "
-                f"{self.run} is on arrays, or with a model, of your own, which it cannot load. Use "
-                f"Python: `pfl.load_run({self.run!r}, clients=..., model=...).simulation()` with "
-                "what the run was given, then `pfl.export_clients` or `pfl.NewClients`."
-            )
+        refuse_own(run, "run", f"pfl.load_run({self.run!r}, clients=..., model=...).simulation()")
         start_tensorflow()
         terminal.doing(f"loading the run in {run.path}")
         with temporary.own_directory(), run:
@@ -84,6 +69,16 @@ class RunOptions(StoredRunOptions):
         choices=limits.FORMATS,
     )
     model: str = setting("", "which of the models that the method serves; empty for the first")
+
+
+def refuse_own(run: Any, name: str, in_python: str) -> None:
+    """Raises ValueError if a run had arrays or a model of a user's own, which no flag can name."""
+    if not run.is_of_program:
+        raise ValueError(
+            f"`{name}` must be a run on a dataset and with a network that the program has; "
+            f"{run.path} is on arrays, or with a model, of your own. Use Python: `{in_python}` "
+            "with what the run was given."
+        )
 
 
 def start_tensorflow(plain: str = "") -> None:

@@ -11,7 +11,7 @@ from tf_pflego.core.settings import setting
 from tf_pflego.data import client_names
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.opened import RunOptions
-from tf_pflego.runs import table_clients
+from tf_pflego.runs import table_settings
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving import limits
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult, refuse_other_examples
@@ -161,7 +161,7 @@ def _clients_of_table(table, run):
             "the new clients' arrays as `data`."
         )
     of_new = dataclasses.replace(of_run, table=table, dataset=type(of_run).dataset, start_from="")
-    return table_clients.load(of_new, run.clients.preprocessing)
+    return table_settings.clients_of(of_new, run.clients.preprocessing)
 
 
 def _clients_of(paths, arrays, of_run):

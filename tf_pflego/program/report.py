@@ -7,7 +7,6 @@ and no network. Runs that still go on or were interrupted are shown as far as th
 
 import dataclasses
 
-from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.program import flags, terminal
 from tf_pflego.reports import FORMATS, write
@@ -21,7 +20,7 @@ MOST_PLACES = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(flags.VerbOptions):
     """The files to write, and their format."""
 
     output: str = setting(
@@ -37,9 +36,6 @@ class Options:
         "ended",
         is_path=True,
     )
-
-    def __post_init__(self):
-        settings.check(self)
 
 
 def run(flag_values, interruption: Interruption, *dirs: str) -> None:

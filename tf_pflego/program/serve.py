@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import sys
 
-from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.program import flags, help_pages, personalize, terminal, train
 from tf_pflego.program.opened import start_tensorflow
@@ -21,7 +20,7 @@ FLAGS_OF_ARGUMENTS = train.FLAGS_OF_ARGUMENTS
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(flags.VerbOptions):
     """The options of a server besides the flags of train."""
 
     define: str = setting(
@@ -34,9 +33,6 @@ class Options:
         "dataset; its examples may be made up",
         is_path=True,
     )
-
-    def __post_init__(self):
-        settings.check(self)
 
 
 def define_flags(flag_values, arguments) -> None:

@@ -46,7 +46,7 @@ _OF_RUN = {n: one for n, one in definition.OF_RUN.items() if n not in definition
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(program_flags.VerbOptions):
     """How a sweep is made; what a file says counts before the defaults here."""
 
     output_dir: str = setting("", "directory of the sweep", is_path=True)
@@ -79,14 +79,10 @@ class Options:
     ray_address: str = setting(
         "", "address of a running Ray cluster, or auto, whose nodes make the runs"
     )
-    trial: bool = setting(False, "only show that each cell runs: two rounds, in DIR/trial")
     list: bool = setting(False, "list the cells and what is done, and run nothing")
     show: bool = setting(False, "show the tables of what is done, and run nothing")
     redraw: bool = setting(False, "write tables and figures of what is done, and run nothing")
     flags: bool = setting(False, "show the flag files of single runs, and run nothing")
-
-    def __post_init__(self):
-        settings.check(self)
 
 
 def define_flags(flag_values, arguments) -> None:
@@ -131,8 +127,8 @@ def help_page(flag_values, columns: int | None) -> str:
 def run(flag_values, interruption: Interruption, file: str = "") -> None:
     """Makes a sweep, or shows what there is of it."""
     options = program_flags.options_from(Options, flag_values)
-    if not (options.output_dir or options.flags):
-        raise ValueError("`output_dir` must be given; got nothing. Give `output_dir`.")
+    if not options.flags:
+        options.refuse_empty("output_dir")
     of_program = {*vars(options), "quiet"}
     changes = {
         name: flag_values[name].value
@@ -245,22 +241,6 @@ def _cells_of(experiment, where):
 
 def _make(options, experiment, cells, place, source, interruption):
     """Makes the runs, shows the tables, and returns the runs that failed."""
-    if options.trial:
-        cells_of_trial = [  # Those that differ in what a trial sets keep their names.
-            {**cell.settings, **cell.choices, "name": cell.name, **experiment.trial}
-            for cell in experiment.planned
-        ]
-        seeds, tuning_seeds = experiment.seeds[:1], experiment.tuning_seeds[:1]
-        experiment = dataclasses.replace(
-            experiment,
-            cells=cells_of_trial,
-            base={},
-            seeds=seeds,
-            tuning_seeds=tuning_seeds,
-            tuning={**experiment.tuning, **experiment.trial},
-            trials=1,
-        )
-        place = place / "trial"
     for cell in cells if experiment.clients is None else ():
         training.refuse_few_clients(definition.configured(cell.settings)["run_config"])
     interruption.hint = lambda: "; the same command goes on with it"

@@ -9,7 +9,7 @@ from tf_pflego import engines
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages, terminal
-from tf_pflego.program.opened import start_tensorflow
+from tf_pflego.program.opened import refuse_own, start_tensorflow
 from tf_pflego.runs import methods, reader, stored_run, table_settings, training
 from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
@@ -84,21 +84,14 @@ def _resumed(flag_values):
         if not holds_run(directory):
             _start_new(flag_values, directory)
         return {}
-    if stored.is_of_program and not flag_values["network"].present:
-        methods.network_of_stored(stored.configuration, None, directory)  # It refuses a file.
-    if stored.configuration.get("engine") == "devices":
+    is_elsewhere = stored.configuration.get("engine") == "devices"
+    if not is_elsewhere:
+        refuse_own(stored, "resume", "pfl.run(RunConfig(resume=True, ...), clients=..., model=...)")
+    _refuse_unnamed(stored, flag_values)
+    if is_elsewhere:
         # The clients have their data; what stands in for these is named by flags again.
         about = stored.configuration.items()
         return {name: value for name, value in about if value not in (None, reader.OWN_CLIENTS)}
-    if not stored.is_of_program:
-        raise ValueError(
-            "`resume` must go on with a run on a dataset and with a network that the program has; "
-            f"{directory} has one on arrays, or with a model, of your own, which flags cannot "
-            "name. Use Python: `pfl.run(config, clients=..., model=...)` with what the run was "
-            "given, and `resume=True` in its configuration."
-        )
-    if methods.is_own(stored.configuration) and not flag_values["algorithm"].present:
-        methods.method_of_stored(stored.configuration, None, directory)  # It refuses.
     # That run may have replaced another one; this does not.
     return _without(stored.configuration, {"overwrite"}, flag_values)
 
@@ -109,16 +102,10 @@ def _started_from(flag_values):
     if not place:
         return {}
     stored = stored_run.load_run(place)
-    if not stored.is_of_program:
-        raise ValueError(
-            "`start_from` must be a run on a dataset and with a network that the program has; "
-            f"{place} has one on arrays, or with a model, of your own. Use Python: "
-            "`pfl.run(config, clients=..., model=..., start_from=DIR)`."
-        )
-    if methods.is_own(stored.configuration) and not flag_values["algorithm"].present:
-        methods.method_of_stored(stored.configuration, None, stored.path)  # It refuses.
-    if not flag_values["network"].present:
-        methods.network_of_stored(stored.configuration, None, stored.path)  # It refuses a file.
+    refuse_own(
+        stored, "start_from", "pfl.run(RunConfig(start_from=DIR, ...), clients=..., model=...)"
+    )
+    _refuse_unnamed(stored, flag_values)
     if stored.configuration.get("table") and not flag_values["table"].present:
         raise ValueError(
             f"`table` must be given, since the run in {place} is on a table, and its directory "
@@ -126,6 +113,14 @@ def _started_from(flag_values):
         )
     # Somebody else's directory says nothing of this machine.
     return _without(stored.configuration, reader.places(), flag_values)
+
+
+def _refuse_unnamed(stored, flag_values):
+    """Raises ValueError if a run's method or network is in a file that no flag names."""
+    if methods.is_own(stored.configuration) and not flag_values["algorithm"].present:
+        methods.method_of_stored(stored.configuration, None, stored.path)
+    if not flag_values["network"].present:
+        methods.network_of_stored(stored.configuration, None, stored.path)
 
 
 def _without(configuration, left, flag_values):

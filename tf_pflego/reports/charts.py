@@ -11,7 +11,7 @@ from matplotlib import colors, ticker
 from matplotlib.figure import Figure
 
 from tf_pflego.reports import figures, metrics
-from tf_pflego.reports.parts import Runs
+from tf_pflego.reports.page_parts import Runs
 from tf_pflego.reports.series import (
     AXES,
     Curve,

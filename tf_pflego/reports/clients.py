@@ -16,7 +16,7 @@ from tf_pflego.reports.metrics import (
     tidy,
     unit_of_gain,
 )
-from tf_pflego.reports.parts import Runs, Table
+from tf_pflego.reports.page_parts import Runs, Table
 from tf_pflego.reports.series import (
     gains_of,
     gains_over,

@@ -7,6 +7,7 @@ import itertools
 import os
 import pathlib
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,20 +52,21 @@ class ReportedRun:
 
     path: pathlib.Path
     configuration: dict[str, Any]  # every flag and hyper-parameter
-    versions: dict[str, Any]  # of the program and of what it uses
     # Columns over the rounds that are done, [T] floats: bookkeeping and metrics; NaN where a round
     # has no value, or none that is finite.
     rounds: dict[str, np.ndarray]
-    lost: dict[str, int]  # for each metric, how many rounds have a value that is not finite
-    left_out: np.ndarray  # [T] how many participants each round had to leave out
     # The columns of clients.csv, [I] floats, but for text in `name` and `classes`; None if the run
     # has not ended.
     clients: dict[str, np.ndarray] | None
-    new_clients: dict[str, np.ndarray] | None  # the columns of new_clients.csv, if there are any
+    new_clients: dict[str, np.ndarray] | None = None  # the columns of new_clients.csv, if any
     # The columns of predictions.csv, [m] floats, if labels are quantities or counts.
-    predictions: dict[str, np.ndarray] | None
-    holdings: Holdings | None  # None if partition.npz is not there yet
-    finished: bool  # whether it has all the rounds that it was made for, and its last files
+    predictions: dict[str, np.ndarray] | None = None
+    holdings: Holdings | None = None  # None if partition.npz is not there yet
+    finished: bool = True  # whether it has all the rounds that it was made for, and its last files
+    versions: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the program and others
+    # For each metric, how many rounds have a value that is not finite.
+    lost: dict[str, int] = dataclasses.field(default_factory=dict)
+    left_out: Sequence[int] = ()  # how many participants each round had to leave out
 
     @property
     def num_rounds(self) -> int:
@@ -104,6 +106,8 @@ def read(path: str | pathlib.Path) -> ReportedRun:
         )
     try:
         return _read(path)
+    except reader.DamagedFileError as error:
+        raise _damaged(error.path, error) from None
     except FileNotFoundError as error:
         raise _damaged(pathlib.Path(error.filename), "is missing") from None
     except OSError as error:
@@ -127,15 +131,15 @@ def _remedy(path):
 
 
 def _read(path):
-    configuration = _whole(reader.configuration, path / "config.json")
+    configuration = reader.configuration(path / "config.json")
     versions = configuration.pop("versions", {})
-    records = _whole(reader.records, path / "metrics.jsonl")
+    records = reader.records(path / "metrics.jsonl")
     rounds, lost = _columns(records)
 
     def read_if_there(name, read):
         return read(path / name) if os.path.lexists(path / name) else None
 
-    summary = read_if_there("summary.json", lambda file: _whole(reader.json_object, file)) or {}
+    summary = read_if_there("summary.json", reader.json_object) or {}
     finished = summary.get("round") == len(records)
     clients = new_clients = predictions = None
     if finished:
@@ -147,29 +151,21 @@ def _read(path):
     of_dataset = functools.partial(_holdings, configuration.get("dataset"))
     holdings = read_if_there("partition.npz", of_dataset)
     if clients and holdings and not np.isin(clients["client"], range(len(holdings.keys))).all():
-        raise _damaged(path / "clients.csv", "has a client that partition.npz has not")
-    left_out = np.array([record.get("not_finite", 0) for record in records], int)
+        what = "has a client that partition.npz has not"
+        raise reader.DamagedFileError(path / "clients.csv", what)
     return ReportedRun(
         path,
         configuration,
-        versions if isinstance(versions, dict) else {},
         rounds,
-        lost,
-        left_out,
         clients,
         new_clients,
         predictions,
         holdings,
         finished,
+        versions if isinstance(versions, dict) else {},
+        lost,
+        [record.get("not_finite", 0) for record in records],
     )
-
-
-def _whole(read, path):
-    """Returns what a function of `run_files` reads from a file."""
-    try:
-        return read(path)
-    except reader.DamagedFileError as error:
-        raise _damaged(path, error) from None
 
 
 def _damaged(path, what):
@@ -195,7 +191,7 @@ def _columns(records):
 
 def _table(numbers, path, others=()):
     """Returns the columns of a table: ids and counts, and `others`, by default a statistic."""
-    columns, table = _whole(reader.columns, path), {}
+    columns, table = reader.columns(path), {}
     needed = (*numbers, *(others or [f"test_{first_of(columns).name}"]))
     try:
         if not set(needed) <= set(columns) or not columns[needed[0]]:
@@ -214,12 +210,12 @@ def _table(numbers, path, others=()):
                 raise ValueError(f"{name} has what is no share")
             values[np.abs(values) > _LARGEST] = np.nan
     except ValueError as error:
-        raise _damaged(path, f"cannot be read ({error})") from None
+        raise reader.DamagedFileError(path, f"cannot be read ({error})") from None
     return table
 
 
 def _holdings(dataset, path):
-    arrays = _whole(limited_files.arrays, path)
+    arrays = limited_files.arrays(path)
     try:
         parts, checksum = {}, 0
         for name in ("classes", "train_indices", "test_indices"):
@@ -256,7 +252,7 @@ def _holdings(dataset, path):
             keys = _keys(arrays["fingerprints"], num_clients)
             checksum = zlib.crc32("".join(sorted(keys)).encode())
     except (ValueError, KeyError, IndexError) as error:
-        raise _damaged(path, f"cannot be read ({error})") from None
+        raise reader.DamagedFileError(path, f"cannot be read ({error})") from None
     return Holdings(
         tuple(values[a:b] for a, b in itertools.pairwise(offsets)),
         np.diff(parts["train_indices"][1]),

@@ -12,7 +12,7 @@ import numpy as np
 from tf_pflego.core.statistic_names import of_metric
 from tf_pflego.reports import charts, clients, figures, metrics, series
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, tidy
-from tf_pflego.reports.parts import NOT_REACHED, Runs, Table
+from tf_pflego.reports.page_parts import NOT_REACHED, Runs, Table
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.simulation.records import EPSILON, EPSILON_UNAMPLIFIED, PRIVACY, PRIVACY_DRAWN
 

@@ -168,9 +168,9 @@ def _hash_of(content):
 
 
 def _write_figures(runs, reference, output, format):
-    from tf_pflego.reports import charts, figures, parts
+    from tf_pflego.reports import charts, figures, page_parts
 
-    drawn = dict(charts.for_paper(parts.Runs(runs, reference)))
+    drawn = dict(charts.for_paper(page_parts.Runs(runs, reference)))
     if not drawn:
         raise ValueError(
             "at least one run must have something to draw; none has an evaluated round yet. Wait "

@@ -25,7 +25,7 @@ from tf_pflego.runs import (
     device_settings,
     earlier_run,
     methods,
-    table_clients,
+    table_settings,
 )
 from tf_pflego.runs.reader import OWN_CLIENTS
 from tf_pflego.simulation.frozen_features import with_frozen_features
@@ -67,7 +67,7 @@ def _clients_of_dataset(run_config, directory):
 
 def _clients_of_table(run_config, directory):
     preprocessing = earlier_run.Beginning.of(run_config, directory).preprocessing
-    clients = table_clients.load(run_config, preprocessing)
+    clients = table_settings.clients_of(run_config, preprocessing)
     if run_config.validation_fraction:
         clients = clients.with_validation(run_config.validation_fraction, run_config.seed)
     load = functools.partial(load_clients, run_config, directory)

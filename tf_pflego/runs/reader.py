@@ -64,11 +64,13 @@ def configuration(path: pathlib.Path) -> dict[str, Any]:
             continue
         if type(value) is not kind or value < kind():
             what = "a whole number" if kind is int else "a text"
-            raise DamagedFileError(f"must have {what} as {name}; got {json.dumps(value)[:60]}")
+            raise DamagedFileError(
+                path, f"must have {what} as {name}; got {json.dumps(value)[:60]}"
+            )
     try:
         statistic_names.learn(settings.get(OWN_STATISTICS, {}))
     except (TypeError, AttributeError):
-        raise DamagedFileError(f"must say how each of {OWN_STATISTICS} is shown") from None
+        raise DamagedFileError(path, f"must say how each of {OWN_STATISTICS} is shown") from None
     return settings
 
 
@@ -96,7 +98,7 @@ def records(path: pathlib.Path) -> list[dict[str, Any]]:
             if record["round"] != number:
                 raise ValueError(f"round {number} expected, got {record['round']}")
         except ValueError as error:
-            raise DamagedFileError(f"is damaged in line {number} ({error})") from None
+            raise DamagedFileError(path, f"is damaged in line {number} ({error})") from None
         rounds.append(record)
     return rounds
 
@@ -118,5 +120,5 @@ def columns(path: pathlib.Path) -> dict[str, list[str]]:
             for column, cell in zip(cells, row, strict=True):
                 column.append(cell.removeprefix("'"))  # See `durable.inert`.
     except (ValueError, csv.Error) as error:
-        raise DamagedFileError(f"cannot be read ({error})") from None
+        raise DamagedFileError(path, f"cannot be read ({error})") from None
     return dict(zip(names, cells, strict=True))

@@ -49,7 +49,6 @@ def run(
     metrics: Metrics | None = None,
     callbacks: Sequence[Callback] = (),
     elsewhere: build.Elsewhere | None = None,
-    start_from: Any = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -76,8 +75,6 @@ def run(
       callbacks: Callbacks, called before, between and after the rounds in this order. Each may end
         the run, as `EarlyStopping` does. See `Callback`.
       elsewhere: As in `build_simulation`.
-      start_from: The earlier run with which this one begins, from `load_run`, or its directory;
-        None for the one in `run_config`.
       **hyper_parameters: The algorithm's hyper-parameters; the rest keep their defaults.
 
     Raises:
@@ -89,9 +86,6 @@ def run(
         checkpoint.
     """
     between_steps()
-    if start_from is not None:
-        place = values.path("start_from", getattr(start_from, "path", start_from))
-        run_config = dataclasses.replace(run_config, start_from=place)
     build.check_arguments(run_config, clients, model, elsewhere)
     statistic_names.learn(_own_statistics(model))
     method = methods.method_of(run_config, algorithm)
@@ -107,7 +101,7 @@ def run(
     with contextlib.ExitStack() as closing:
         directory = None
         if run_config.output_dir:
-            directory = closing.enter_context(_directory(run_config, method, configuration))
+            directory = closing.enter_context(_directory(run_config, configuration))
             if clients is not None and run_config.resume:
                 clients = build.all_clients(run_config, clients)
                 partition_file.refuse_others(directory.work, clients)
@@ -140,7 +134,7 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
         options.refuse_unreachable(run_config.ray_address)
     configuration = _configuration(run_config, method, hyper_parameters)
     if run_config.output_dir and not run_config.resume:
-        _directory(run_config, method, configuration).close()
+        _directory(run_config, configuration).close()
     if run_config.start_from and not run_config.resume:
         earlier_run.refuse_another(run_config, configuration)
 
@@ -175,7 +169,7 @@ def _configuration(run_config, method, hyper_parameters, clients=None, model=Non
     return configuration
 
 
-def _directory(run_config, method, configuration):
+def _directory(run_config, configuration):
     how = run_config.overwrite, run_config.resume
     return RunDirectory(run_config.output_dir, configuration, *how)
 

@@ -13,15 +13,13 @@ import math
 import os
 import pathlib
 import stat
-import time
 import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from tf_pflego.system import durable, file_arrays, log, rows
-from tf_pflego.system.lock import DirectoryLock, InUseError
+from tf_pflego.system import durable, file_arrays, lock, log, rows
 
 NAME = "features"
 DTYPE = np.dtype(np.float32)
@@ -69,7 +67,7 @@ def stored(digest: str, features: durable.Blocks) -> np.ndarray | None:
         return array
     if not rows.fit_disk(_bytes_of(shape), path.parents[1]):
         return None
-    with _locked(path.parent):
+    with lock.waited_for(path.parent):
         if (array := _read(path, shape)) is not None:
             return array
         if os.path.lexists(path):
@@ -82,20 +80,6 @@ def stored(digest: str, features: durable.Blocks) -> np.ndarray | None:
                 stream.write(block.tobytes())
             stream.write(_checksum(path, stream.crc32))
         return _mapped(path, shape)
-
-
-@contextlib.contextmanager
-def _locked(directory):
-    while True:
-        try:
-            lock = DirectoryLock(directory)
-            break
-        except InUseError:
-            time.sleep(0.1)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _read(path, shape):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tf_pflego.core.statistic_names import Shown, first_of
 from tf_pflego.sweeps.definition import CHOSEN_BY, Cell, Range
 
-FINISHED, PRUNED, NOT_FINITE = "finished", "pruned", "not finite"
+FINISHED, NOT_FINITE = "finished", "not finite"
 
 
 class Trial(NamedTuple):
@@ -19,7 +19,7 @@ class Trial(NamedTuple):
 
     name: str
     settings: dict[str, Any]
-    value: float | None  # the mean over seeds; None if a seed was pruned or not finite
+    value: float | None  # the mean over seeds; None if a seed was not finite
     first: Shown  # the statistic that it is of
     runs: int  # how many were made
     rounds: int  # how many these had, all together

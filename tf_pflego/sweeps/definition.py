@@ -61,6 +61,11 @@ class Cell:
         return method_name(self.settings["algorithm"])
 
     @property
+    def condition_in_words(self) -> str:
+        """The condition as tables say it, such as personalization=high."""
+        return ", ".join(f"{name}={words(value)}" for name, value in self.condition.items())
+
+    @property
     def is_searched(self) -> bool:
         """Whether its settings are drawn from ranges, and not taken from a grid."""
         return any(isinstance(among, Range) for among in self.choices.values())
@@ -93,7 +98,6 @@ class Experiment:
         client's training examples for validation, unless `validation_fraction` is here.
       trials: The number of settings tried per cell. 0 means the size of the smallest grid, for
         every cell. A larger grid gives as many, evenly drawn.
-      trial: Settings of a trial, which shows that each cell runs.
       reference: The method that others are compared with; None for local, or else the first cell.
       clients: All clients, or a function from the settings of a run to them; None for the
         dataset's.
@@ -115,7 +119,6 @@ class Experiment:
     tuning_seeds: Sequence[int] = (1000,)
     tuning: Settings = dataclasses.field(default_factory=dict)
     trials: int = 0
-    trial: Settings = dataclasses.field(default_factory=lambda: {"num_rounds": 2})
     reference: str | None = None
     clients: Any = None
     model: Any = None
@@ -129,8 +132,6 @@ class Experiment:
             object.__setattr__(self, name, _seeds(name, getattr(self, name)))
         if self.show is not None:
             values.function("show", self.show)
-        if self.reference is not None:
-            values.text("reference", self.reference)
         for name, kind in (("clients", ClientData), ("model", SplitModel)):
             own = getattr(self, name)
             if own is not None and not callable(own):
@@ -141,7 +142,7 @@ class Experiment:
                 f"`cells` must be one cell or more; got {values.shown(self.cells)}. Make some by "
                 "`grid`."
             )
-        groups = {name: getattr(self, name) for name in ("base", "tuning", "trial")}
+        groups = {name: getattr(self, name) for name in ("base", "tuning")}
         groups |= {f"cells[{number}]": one for number, one in enumerate(self.cells)}
         for what, settings in groups.items():
             values.instance(what, settings, Mapping, "Give settings by their names.")
@@ -165,12 +166,8 @@ class Experiment:
                 "`tuning_seeds` must not be among the `seeds` that are reported, or the choice "
                 f"would be made on what is compared; got {min(again)} in both. Choose others."
             )
-        labels = dict.fromkeys(cell.label for cell in cells)
-        if self.reference is not None and self.reference not in labels:
-            raise ValueError(
-                f"`reference` must be one of {', '.join(labels)}; got {self.reference!r}. "
-                f"{texts.suggestion(self.reference, labels)}Correct it."
-            )
+        if self.reference is not None:
+            values.one_of("reference", self.reference, [*dict.fromkeys(c.label for c in cells)])
 
     @functools.cached_property
     def planned(self) -> list[Cell]:
@@ -237,7 +234,6 @@ class Experiment:
         for tried in _corners(choices):  # It raises what is wrong with them.
             for settings in (fixed | tried, self.settings_of_trial(cell, tried)):
                 configured(settings)
-                configured({**settings, **self.trial})
         return cell
 
 

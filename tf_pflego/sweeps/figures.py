@@ -7,17 +7,16 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tf_pflego.reports import charts, figures
-from tf_pflego.reports.parts import Runs
+from tf_pflego.reports.page_parts import Runs
 from tf_pflego.reports.series import Series
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.contents import Contents, condition_of, conditions, first_of_cells, runs_of
 from tf_pflego.sweeps.definition import Cell, Range
+from tf_pflego.sweeps.stored_sweep import StoredSweep
 from tf_pflego.system.texts import words
 
 ACCURACY = "test_accuracy/client_mean"
@@ -26,27 +25,21 @@ _PANEL_HEIGHT, _MOST_COLUMNS = 2.3, 4
 _LOGARITHMIC = 8
 
 
-def by_condition(sweep: Contents) -> dict[str, Runs]:
+def by_condition(sweep: StoredSweep) -> dict[str, Runs]:
     """Returns {condition: its runs, as a report has them}; a method looks the same in all."""
     curves, clients = sweep.curves(), sweep.clients()
     labels = list(dict.fromkeys(cell.label for cell in sweep.cells))
     groups = {}
-    for number, cells in enumerate(conditions(sweep)):
+    for number, cells in enumerate(sweep.conditions()):
         together = []
         for cell in cells:
-            rows = {s: row for s, row in runs_of(sweep, cell).items() if (cell.name, s) in curves}
+            rows = {s: row for s, row in sweep.runs_of(cell).items() if (cell.name, s) in curves}
             runs = tuple(
                 ReportedRun(
                     path=sweep.path / cell.name / str(seed),
                     configuration=store.settings_of(row)[1] | store.settings_of(row)[0],
-                    versions={},
                     rounds=curves[cell.name, seed],
-                    lost={},
-                    left_out=np.zeros(0),
                     clients=clients.get((cell.name, seed)),
-                    new_clients=None,
-                    holdings=None,
-                    finished=True,
                 )
                 for seed, row in rows.items()
             )
@@ -56,11 +49,11 @@ def by_condition(sweep: Contents) -> dict[str, Runs]:
         if together:
             all_runs = [run for one in together for run in one.runs]
             key = f"c{number}-"
-            groups[condition_of(cells[0])] = Runs(all_runs, all_runs[0], together, key)
+            groups[cells[0].condition_in_words] = Runs(all_runs, all_runs[0], together, key)
     return groups
 
 
-def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) -> Figure:
+def settings(sweep: StoredSweep, cells: Sequence[Cell], size: tuple[float, float]) -> Figure:
     """Returns a figure of the results of trials, a panel for each setting.
 
     It is as wide as the size, and as high as the panels need.
@@ -71,7 +64,7 @@ def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) 
     rows = -(-len(panels) // columns)
     figure, axes = figures.grid((size[0], _PANEL_HEIGHT * rows), rows, columns, sharey="all")
     labels, chosen = list(dict.fromkeys(cell.label for cell in sweep.cells)), sweep.best()
-    first = first_of_cells(sweep, cells)
+    first = sweep.first_of(cells)
     for place, axis in enumerate(axes.flat):
         if place < len(panels):
             cell, name = panels[place]
@@ -114,15 +107,15 @@ def _draw_setting(axis: Axes, cell, name, trials, first, is_chosen, color):
         axis.plot(*chosen, "o", label="chosen", clip_on=False, **ring)
 
 
-def files_of(sweep: Contents) -> dict[str, bytes]:
+def files_of(sweep: StoredSweep) -> dict[str, bytes]:
     """Returns the figures of each condition as PNG, by the names of their files."""
     drawn: dict[str, Figure] = {}
     for condition, runs in by_condition(sweep).items():
         title = ": ".join(filter(None, (sweep.title, condition)))
         pictures = charts.for_paper(runs, title, [runs.first.metric(ACCURACY)])
         drawn |= {f"{name}{_ending(condition)}": figure for name, figure in pictures}
-    for cells in conditions(sweep):
-        condition = condition_of(cells[0])
+    for cells in sweep.conditions():
+        condition = cells[0].condition_in_words
         if any(choice.trials_of(cell, sweep.tuning_rows) for cell in cells):
             title = ": ".join(filter(None, (sweep.title, condition, "settings that were tried")))
             figure = figures.finish(settings(sweep, cells, figures.WIDE), title)

@@ -5,6 +5,7 @@ import math
 import pathlib
 import re
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +16,8 @@ from tf_pflego.core.statistic_names import first_of
 from tf_pflego.runs import reader
 from tf_pflego.runs.reader import OWN_STATISTICS, places
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.contents import columns_of
 from tf_pflego.sweeps.definition import Cell
-from tf_pflego.sweeps.store import CURVES, RUNS, SECONDS, SERVED, TUNING, TUNING_CURVES, VALIDATION
+from tf_pflego.sweeps.store import CURVES, RUNS, SECONDS, SERVED, TUNING, VALIDATION
 from tf_pflego.system import durable, limited_files
 
 # The results of a run that is reported.
@@ -30,6 +30,8 @@ _OF_GROUP = re.compile(
     r"(participant_)?(test|validation)_\w+/client_mean/\w+/last10"
     r"|(participant_)?validation_\w+/\w+/last10|test_\w+/client_mean/last10"
 )
+# So much of the time that runs take goes into writing files between them.
+_SHARE_OF_WRITING = 0.05
 _OF_CLIENT = ("client", "train_examples", "test_examples")
 # Kept with the settings of a run on a table, whose path does not identify its contents.
 _CHECKSUM = "table_checksum"
@@ -57,11 +59,12 @@ class Store:
         self.path, self._trials, self._columns = path, trials, columns
         self._places = {cell.name: place for place, cell in enumerate(cells)}
         self._tables = _checksums(cells)
-        lines = store.lines_in(path)
-        self._made = {key: (line["flags"], line["defaults"]) for key, line in lines.items()}
-        for row in (*store.written(path / RUNS), *store.written(path / TUNING)):
-            self._made.setdefault(store.key_of(row), store.settings_of(row))
-        self._rows = {name: store.rows_in(path / name, lines) for name in (TUNING, TUNING_CURVES)}
+        self._trial_rows = store.read(path / TUNING)
+        rows = *store.read(path / RUNS), *self._trial_rows
+        self._made = {store.key_of(row): store.settings_of(row) for row in rows}
+        # The rows that are not in the files yet, by their runs and the names of the files.
+        self._waiting: dict[store.Key, dict[str, list[dict[str, str]]]] = {}
+        self._writes_after = 0.0
         for (run, *_), (_, defaults) in self._made.items():
             expected, got = defaults.get(_CHECKSUM), self._tables.get(run)
             if expected and got and expected != got:
@@ -78,19 +81,7 @@ class Store:
 
     def trials_of(self, cell: Cell) -> list[dict[str, str]]:
         """Returns the rows of tuning.csv that are of a cell."""
-        return [row for row in self._rows[TUNING] if row["run"] == cell.name]
-
-    def curves_of(self, cell: Cell, seed: int) -> list[list[list[float]]]:
-        """Returns [[round, value], ...] of the finished trials of a cell with a seed."""
-        finished = {row["trial"] for row in self.trials_of(cell) if row["state"] == choice.FINISHED}
-        curves: dict[str, list[list[float]]] = {trial: [] for trial in finished}
-        key = cell.name, str(seed)
-        rows = [row for row in self._rows[TUNING_CURVES] if (row["run"], row["seed"]) == key]
-        measured = choice.first_in(rows).metric(VALIDATION)
-        for row in rows:
-            if row["trial"] in finished and row[measured]:
-                curves[row["trial"]].append([int(row["round"]), float(row[measured])])
-        return list(curves.values())
+        return [row for row in self._trial_rows if row["run"] == cell.name]
 
     def add_run(self, cell: Cell, seed: int, raw: pathlib.Path, flags: Mapping[str, str]) -> None:
         """Adds a finished run that is reported, in the place of an earlier one of cell and seed.
@@ -103,7 +94,7 @@ class Store:
         unsaid = {*flags, *places(), "versions"}
         others = {name: str(value) for name, value in config.items() if name not in unsaid}
         # An earlier run of the key may have had tables that this one has not.
-        there = {path.name for path in self.path.glob("*.csv.gz")} - {TUNING_CURVES}
+        there = {path.name for path in self.path.glob("*.csv.gz")}
         added = {name: [key | row for row in tables.get(name, ())] for name in {*tables, *there}}
         added[RUNS] = [self._row(cell, seed, config, summary)]
         self._add(key, added, flags, others | _own_statistics(config), raw)
@@ -118,46 +109,38 @@ class Store:
         flags: Mapping[str, str],
         state: str,
     ) -> None:
-        """Adds a run that a choice is made by, which is `finished`, `pruned` or `not finite`."""
+        """Adds a run that a choice is made by, which is `finished` or `not finite`."""
         key = {"run": cell.name, "trial": trial, "seed": str(seed)}
         # A run that is not finite has no summary, and the statistic of the others.
         nothing: tuple[dict, dict, dict] = {}, {}, {CURVES: []}
         is_there = state != choice.NOT_FINITE
         config, summary, tables = read_run(raw, cell.settings["algorithm"]) if is_there else nothing
-        first = first_of(summary) if summary else choice.first_in(self._rows[TUNING])
-        validation, records = first.metric(VALIDATION), tables[CURVES]
-        about = {name: summary.get(name, "") for name in (f"{validation}/last10", SECONDS)}
-        row = {**key, **settings, "state": state, "num_rounds": len(records), **about}
-        names = "round", validation
-        curve = [key | {name: r[name] for name in names} for r in records if validation in r]
-        added = {TUNING_CURVES: curve, TUNING: [row]}
-        self._add(key, added, flags, _own_statistics(config), raw)
+        first = first_of(summary) if summary else choice.first_in(self._trial_rows)
+        names = f"{first.metric(VALIDATION)}/last10", SECONDS
+        about = {name: summary.get(name, "") for name in names}
+        row = {**key, **settings, "state": state, "num_rounds": len(tables[CURVES]), **about}
+        self._add(key, {TUNING: [row]}, flags, _own_statistics(config), raw)
 
     def _add(self, about, tables, flags, defaults, raw):
-        """Adds a line about a run, in the place of what there is with its key."""
+        """Adds the rows of a run, in the place of those with its key."""
         if about["run"] in self._tables:
             defaults[_CHECKSUM] = self._tables[about["run"]]
-        columns = {  # Cells are as a CSV file has them.
-            name: {
-                key: ["" if cell is None else str(cell) for cell in cells]
-                for key, cells in columns_of(rows).items()
-            }
-            for name, rows in tables.items()
-        }
-        line = about | {"flags": flags, "defaults": defaults, "tables": columns}
-        size = durable.append(self.path / store.LINES, json.dumps(line).encode() + b"\n")
+        for name in (RUNS, TUNING):
+            if name in tables:
+                tables[name] = [row | store.said(flags, defaults) for row in tables[name]]
         key = store.key_of(about)
         self._made[key] = flags, defaults
-        for name in self._rows.keys() & tables:
-            kept = [row for row in self._rows[name] if store.key_of(row) != key]
-            self._rows[name] = kept + store.rows_of(line, name)
+        self._waiting[key] = {name: list(map(_as_text, rows)) for name, rows in tables.items()}
+        kept = [row for row in self._trial_rows if store.key_of(row) != key]
+        self._trial_rows = kept + self._waiting[key].get(TUNING, [])
         # Nothing goes on from them any more, and the states of all clients may take much space.
         shutil.rmtree(raw / "checkpoints", ignore_errors=True)
-        if size > store.MOST_BYTES // 2:
+        if time.monotonic() >= self._writes_after:
             self.write_files()
 
     def write_files(self) -> None:
-        """Writes the files with the runs that the lines are about, which are then removed."""
+        """Writes the files with the rows of all runs that were added."""
+        started = time.monotonic()
 
         def is_known(row):
             trials = self._trials.get(row["run"], ())
@@ -167,14 +150,22 @@ class Store:
             trial = list(self._trials[row["run"]]).index(row["trial"]) if "trial" in row else 0
             return self._places[row["run"]], trial, int(row["seed"])
 
-        lines = store.lines_in(self.path)
-        for name in {name for line in lines.values() for name in line["tables"]}:
-            rows = list(filter(is_known, store.rows_in(self.path / name, lines)))
-            if rows:  # Sorting keeps the order of the rounds, or clients, of a run.
-                store.write(self.path / name, sorted(rows, key=order))
-            else:
-                durable.remove(self.path / name)
-        durable.remove(self.path / store.LINES)
+        # A run is there with its row in one of these, which come last.
+        names = {name for tables in self._waiting.values() for name in tables}
+        with durable.batch() as files:
+            for name in sorted(names, key=(RUNS, TUNING).__contains__):
+                path = self.path / name
+                rows = [row for row in store.read(path) if store.key_of(row) not in self._waiting]
+                rows += [row for tables in self._waiting.values() for row in tables.get(name, ())]
+                columns = dict.fromkeys(column for row in rows for column in row)
+                rows = [{c: row.get(c, "") for c in columns} for row in rows if is_known(row)]
+                if rows:  # Sorting keeps the order of the rounds, or clients, of a run.
+                    store.add(files, path, sorted(rows, key=order))
+                else:
+                    durable.remove(path)
+        self._waiting.clear()
+        ended = time.monotonic()
+        self._writes_after = ended + (ended - started) / _SHARE_OF_WRITING
 
     def _row(self, cell, seed, config, summary):
         """Returns the row of a finished run in the table of runs, without its settings."""
@@ -188,6 +179,11 @@ class Store:
             | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
             | {"tensorflow": versions.get("tensorflow")}
         )
+
+
+def _as_text(row):
+    """Returns a row as a CSV file has it."""
+    return {name: "" if cell is None else str(cell) for name, cell in row.items()}
 
 
 def _checksums(cells):
@@ -210,9 +206,8 @@ def read_run(
     """Returns the configuration, the summary, and the rows for other files of a finished run."""
     own = algorithms.method_of(algorithm).settings.tables
     try:
-        config, summary = (
-            limited_files.json_object(raw / f"{n}.json") for n in ("config", "summary")
-        )
+        config = reader.configuration(raw / "config.json")  # It learns own statistics.
+        summary = reader.json_object(raw / "summary.json")
         records, clients = reader.records(raw / "metrics.jsonl"), store.read(raw / "clients.csv")
         if len(records) != summary["round"] or not clients or "versions" not in config:
             raise ValueError("a file has not all rounds, clients or settings")

@@ -5,16 +5,16 @@ import pathlib
 from tf_pflego.reports import clients, view, writing
 from tf_pflego.reports import figures as drawing
 from tf_pflego.reports.metrics import UNKNOWN, in_unit, listed
-from tf_pflego.reports.parts import Runs, Table
+from tf_pflego.reports.page_parts import Runs, Table
 from tf_pflego.reports.series import Series
 from tf_pflego.sweeps import choice, figures, tables
-from tf_pflego.sweeps.contents import Contents, condition_of, conditions, first_of_cells
+from tf_pflego.sweeps.stored_sweep import StoredSweep
 from tf_pflego.system.texts import words
 
 _TEMPLATE = pathlib.Path(__file__).parent / "sweep.html.jinja"
 
 
-def write(sweep: Contents, output: pathlib.Path) -> None:
+def write(sweep: StoredSweep, output: pathlib.Path) -> None:
     """Writes the page; `Sweep.report` says more."""
     groups = figures.by_condition(sweep)
     ended = {condition: clients.distribution(runs) for condition, runs in groups.items()}
@@ -42,7 +42,7 @@ def write(sweep: Contents, output: pathlib.Path) -> None:
         "sweep": sweep,
         "compared": tables.Comparison(sweep),
         "sections": {key: section for key, section in sections.items() if section[1]},
-        "first": first_of_cells(sweep, sweep.cells),
+        "first": sweep.first_of(sweep.cells),
         "of_cells": _settings(groups),
         "data": {},
     }
@@ -52,9 +52,9 @@ def write(sweep: Contents, output: pathlib.Path) -> None:
 def _choices(sweep):
     """Returns {condition: what was tried, drawn and as numbers}."""
     choices, chosen_of = {}, sweep.best()
-    for number, cells in enumerate(conditions(sweep)):
+    for number, cells in enumerate(sweep.conditions()):
         rows = [row for cell in cells for row in _trials(cell, sweep, chosen_of.get(cell.name))]
-        first = first_of_cells(sweep, cells)
+        first = sweep.first_of(cells)
         if rows:
             chosen = [f"{row[0]} with {row[1]}" for row in rows if row[-1] == "yes"] or ["none"]
             pictures = {
@@ -66,7 +66,7 @@ def _choices(sweep):
                 for width, size in (("wide", drawing.WIDE), ("narrow", drawing.NARROW))
             }
             head = ["method", "settings", f"validation {first.title}", "runs", "rounds", "chosen"]
-            choices[condition_of(cells[0])] = {
+            choices[cells[0].condition_in_words] = {
                 "drawing": {"pictures": pictures, "legend": []},
                 "numbers": Table("Settings that were tried", head, rows),
             }

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tf_pflego.sweeps import work
-from tf_pflego.sweeps.work import FAILED, Job, Outcome
+from tf_pflego.sweeps import run_jobs
+from tf_pflego.sweeps.run_jobs import FAILED, Job, Outcome
 
 _GRACE_SECONDS = 4
 
@@ -26,14 +26,14 @@ class Process:
 
     def __init__(self, root: pathlib.Path, cores: int, source: str):
         self._arguments = [str(root), str(cores), str(os.getpid()), source]
-        self._log = open(root / work.LOG, "ab")
+        self._log = open(root / run_jobs.LOG, "ab")
         self._process: Any = None
 
     def make(self, job: Job, tell: Tell) -> None:
         """Makes a job; if the process ends on the way, the runs that are left have failed."""
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tf_pflego.sweeps.work", *self._arguments],
+                [sys.executable, "-m", "tf_pflego.sweeps.run_jobs", *self._arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
@@ -84,7 +84,7 @@ class OnRay:
         """Makes a job; it is known how its runs have ended when all have."""
         try:
             outcomes = self._tasks.call(
-                work.make_there, json.dumps(job, default=place_of), *self._arguments
+                run_jobs.make_there, json.dumps(job, default=place_of), *self._arguments
             )
         except Exception as error:
             _failed(job, job.seeds, " ".join(str(error).split()), tell)

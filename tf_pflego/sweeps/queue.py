@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from tf_pflego.sweeps import choice, filling, store
 from tf_pflego.sweeps.choice import settings_tried
 from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of
+from tf_pflego.sweeps.run_jobs import FAILED, Job, Outcome
 from tf_pflego.sweeps.search import Search
-from tf_pflego.sweeps.work import FAILED, Job, Outcome
 from tf_pflego.system import durable, log, texts
 
 
@@ -33,6 +33,9 @@ class Queue:
             cell.name: Search(cell, experiment.budget) for cell in cells if cell.is_searched
         }
         self.store = filling.Store(root, experiment.planned, self._tried, experiment.columns)
+        for cell in experiment.planned:
+            if cell.is_searched and cell.name not in self._cells:  # Its trials stay.
+                self._tried[cell.name] = {row["trial"]: {} for row in self.store.trials_of(cell)}
         self._waiting: collections.deque[Job] = collections.deque()
         self._running: list[Job] = []
         self._changed = threading.Condition()
@@ -70,9 +73,11 @@ class Queue:
                     message = f"{error}; it is removed"
                     outcome = outcome._replace(state=FAILED, message=message)
             skipped = len(job.seeds) - job.seeds.index(outcome.seed) - 1
-            self.done += 1 + skipped * (outcome.state in (choice.PRUNED, choice.NOT_FINITE))
+            self.done += 1 + skipped * (outcome.state == choice.NOT_FINITE)
             self._made += 1
-            what = f"{_title(outcome)}: {_said(outcome)} ({outcome.seconds:.1f} s)"
+            run = " ".join(filter(None, (outcome.cell, outcome.trial, f"seed {outcome.seed}")))
+            state = "" if outcome.state == choice.FINISHED else f"{outcome.state}: "
+            what = f"{run}: {state}{outcome.message} ({outcome.seconds:.1f} s)"
             if outcome.state == FAILED:
                 self.failures.append(outcome)
                 log.warning(f"{what}")
@@ -143,7 +148,7 @@ class Queue:
         best = choice.best(cell, rows)
         return best and {**cell.settings, **best.settings}
 
-    def _job(self, cell, trial, curves=()):
+    def _job(self, cell, trial):
         """Returns the job of the runs of a trial that are not there; None if none is to be made."""
         settings = self.experiment.settings_of_trial(cell, self._tried[cell.name][trial])
         rows = self._rows(cell, trial)
@@ -151,7 +156,7 @@ class Queue:
             return None
         there = {int(row["seed"]) for row in rows}
         seeds = [seed for seed in self.experiment.tuning_seeds if seed not in there]
-        return Job(cell.name, trial, settings, seeds, curves) if seeds else None
+        return Job(cell.name, trial, settings, seeds) if seeds else None
 
     def _next_of_search(self, cell):
         """Returns the next trial of a search; None at its end, or if a run of it has failed."""
@@ -159,8 +164,7 @@ class Queue:
         while (tried := search.ask()) is not None:
             trial = name_of(tried)
             self._tried[cell.name][trial] = tried
-            curves = self.store.curves_of(cell, self.experiment.tuning_seeds[0])
-            if (job := self._job(cell, trial, curves)) is not None:
+            if (job := self._job(cell, trial)) is not None:
                 is_broken = any(outcome.cell == cell.name for outcome in self.failures)
                 return None if is_broken else job
             (ended,) = choice.trials_of(cell, self._rows(cell, trial))
@@ -216,13 +220,3 @@ class Queue:
 def _flags(settings, seed):
     algorithm = method_name(settings["algorithm"])
     return store.flags_of({**settings, "algorithm": algorithm, "seed": seed})
-
-
-def _title(outcome):
-    trial = f" {outcome.trial}" if outcome.trial else ""
-    return f"{outcome.cell}{trial} seed {outcome.seed}"
-
-
-def _said(outcome):
-    separators = {choice.FINISHED: "", choice.PRUNED: f"{outcome.state}, "}
-    return separators.get(outcome.state, f"{outcome.state}: ") + outcome.message

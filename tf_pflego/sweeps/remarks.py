@@ -9,8 +9,8 @@ from tf_pflego import algorithms
 from tf_pflego.core.statistic_names import Shown, significant
 from tf_pflego.reports.metrics import listed
 from tf_pflego.sweeps import choice
-from tf_pflego.sweeps.contents import Contents, condition_of, runs_of, tried_of
 from tf_pflego.sweeps.definition import Cell, words
+from tf_pflego.sweeps.stored_sweep import StoredSweep
 from tf_pflego.system import texts
 
 _MOST_NAMED = 6
@@ -50,29 +50,21 @@ def verdict(first: Shown, tests: Mapping[str, Mapping[int, float]]) -> str:
     return f"{sentence}, and {other} is next, {by} behind over {len(leads)} seeds."
 
 
-def warnings(sweep: Contents) -> list[str]:
+def warnings(sweep: StoredSweep) -> list[str]:
     """Returns sentences that say where a comparison is not fair or not whole."""
-    sentences, fewer, missing, chosen = [], [], [], sweep.best()
+    sentences, missing, chosen = [], [], sweep.best()
     at_edge: dict[tuple[str, str], list[str]] = {}
     left: dict[str, list[str]] = {}
     for cell in sweep.cells:
-        condition = condition_of(cell)
+        condition = cell.condition_in_words
         name = f"{cell.label} ({condition})" if condition else cell.label
-        if not runs_of(sweep, cell):
+        if not sweep.runs_of(cell):
             missing.append(name)
         for rate in rates_left(cell):
             left.setdefault(rate, []).append(cell.settings["algorithm"])
-        if not cell.choices:
-            continue
-        tried, planned = tried_of(sweep, cell)
-        if planned < sweep.budget:
-            fewer.append(name)
-        if 0 < tried < planned:
-            sentences.append(f"{name} has tried {tried} of {planned} settings so far.")
-        edges = choice.at_edge(cell, chosen[cell.name]) if cell.name in chosen else {}
-        for setting, edge in edges.items():
-            value = words(chosen[cell.name][setting])
-            at_edge.setdefault((setting, edge), []).append(f"{name}: {value}")
+        settings = chosen.get(cell.name, {})
+        for setting, edge in choice.at_edge(cell, settings).items() if settings else ():
+            at_edge.setdefault((setting, edge), []).append(f"{name}: {words(settings[setting])}")
     for (setting, edge), names in at_edge.items():
         sentences.append(
             f"A better {setting} may lie beyond the {edge} that was tried, which was chosen for "
@@ -89,11 +81,6 @@ def warnings(sweep: Contents) -> list[str]:
             0,
             f"Of {texts.counted(len(sweep.cells), 'cell')}, {few} have no run yet: they are not "
             "in the tables.",
-        )
-    if fewer:
-        sentences.append(
-            f"{listed(fewer)} had fewer settings to choose among than the {sweep.budget} that "
-            "others tried."
         )
     return sentences
 

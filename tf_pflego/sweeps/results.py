@@ -6,14 +6,14 @@ import pathlib
 from tf_pflego.reports import writing
 from tf_pflego.runs.reader import places
 from tf_pflego.sweeps import tables
-from tf_pflego.sweeps.contents import Contents
 from tf_pflego.sweeps.definition import Experiment, Range
+from tf_pflego.sweeps.stored_sweep import StoredSweep
 from tf_pflego.system import durable, limited_files, texts, values
 
 _DESCRIPTION = "sweep.json"
 
 
-class Sweep(Contents):
+class Sweep(StoredSweep):
     """The runs of a sweep, as far as they are done; `load_sweep` opens one.
 
     Attributes:
@@ -41,7 +41,7 @@ class Sweep(Contents):
           reference: The label of the method that others are compared with; None for the sweep's.
 
         Returns:
-          Tables to print or to show in a notebook; also as LaTeX, CSV and `columns`.
+          Tables to print or to show in a notebook; also as LaTeX, CSV and `rows`.
 
         Raises:
           ValueError: The reference is not the label of a cell.

@@ -1,8 +1,6 @@
 """Runs a sweep: its queue, its processes and its store."""
 
 import concurrent.futures
-import contextlib
-import dataclasses
 import os
 import pathlib
 import traceback
@@ -11,7 +9,7 @@ from typing import Any
 
 from tf_pflego.algorithms import own_methods
 from tf_pflego.runs import training
-from tf_pflego.sweeps import processes, results, work
+from tf_pflego.sweeps import processes, results, run_jobs
 from tf_pflego.sweeps.definition import Experiment
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system import durable, errors, log, texts, values
@@ -26,8 +24,6 @@ def sweep(
     output_dir: str | os.PathLike,
     *,
     jobs: int = 1,
-    clients: Any = None,
-    model: Any = None,
     ray_address: str = "",
     only: Sequence[str] | None = None,
     source: str = "",
@@ -43,8 +39,6 @@ def sweep(
       output_dir: The directory of its files, which `tf_pflego.sweeps.store` lists.
       jobs: How many runs go on side by side, each in a process with its part of the cores. With 1
         they are in this process.
-      clients: The `clients` of the experiment, if they are not in it.
-      model: Its `model`.
       ray_address: The address of a running Ray cluster, whose nodes have the directory too, to run
         `jobs` runs at a time there; empty for this machine.
       only: The names of the cells that are run; None for all.
@@ -63,9 +57,6 @@ def sweep(
     for name in only or ():
         values.one_of("only", name, [cell.name for cell in experiment.planned])
     jobs, ray_address = values.whole("jobs", jobs, 1, 1000), values.text("ray_address", ray_address)
-    changes = {"clients": clients, "model": model}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    experiment = dataclasses.replace(experiment, **changes)
     is_own = experiment.clients is not None or experiment.model is not None
     is_own_method = any(not isinstance(c.settings["algorithm"], str) for c in experiment.planned)
     beside = jobs > 1 or bool(ray_address)
@@ -76,7 +67,7 @@ def sweep(
             "run `tf-pflego sweep FILE.py --jobs=N`."
         )
     root = pathlib.Path(values.path("output_dir", output_dir, may_be_empty=False)).expanduser()
-    with _locked(root):
+    with taken(root, "sweep"):
         cells = [cell for cell in experiment.planned if only is None or cell.name in only]
         queue = Queue(experiment, cells, root)
         if queue.total > queue.done:
@@ -88,7 +79,7 @@ def sweep(
             else:
                 while (job := queue.take()) is not None:
                     between_steps()
-                    work.make(job, root, experiment, between_steps, queue.add)
+                    run_jobs.make(job, root, experiment, between_steps, queue.add)
                     queue.end(job)
         finally:  # What was made before an interrupt is in the files too.
             queue.store.write_files()
@@ -98,7 +89,7 @@ def sweep(
     if queue.failures:
         log.warning(
             f"{texts.counted(len(queue.failures), 'run')} failed, which the same "
-            f"command makes again; {root / work.LOG} has more"
+            f"command makes again; {root / run_jobs.LOG} has more"
         )
     outcome.failures = queue.failures
     return outcome
@@ -138,15 +129,6 @@ def refuse_changed(root: pathlib.Path, package: pathlib.Path = _PACKAGE) -> None
             f"differs from its commit, which could not make the runs again; got {root} at "
             f"{commit}. Commit the changes, or choose another `output_dir`."
         )
-
-
-@contextlib.contextmanager
-def _locked(root):
-    lock = taken(root, "sweep")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _beside(queue, jobs, source, ray_address, between_steps):

@@ -6,19 +6,12 @@ which was interrupted is repeated from its results up to where it was.
 """
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_pflego.core.statistic_names import first_of
-from tf_pflego.runs.callbacks import Callback
 from tf_pflego.sweeps.choice import Trial
 from tf_pflego.sweeps.definition import Cell, Range
-from tf_pflego.sweeps.store import VALIDATION
 
 _SEED = 0
-# A trial goes on at least for this share of its rounds, and until so many others have ended.
-_WARM_UP, _FEWEST = 0.2, 4
 
 
 class Search:
@@ -52,7 +45,7 @@ class Search:
         return self.pending
 
     def tell(self, ended: Trial) -> None:
-        """Takes the result of a trial; without a value, pruned or not finite, it is the worst."""
+        """Takes the result of a trial; one that is not finite has no value, and is the worst."""
         self.pending = None
         value = -math.inf if ended.value is None else ended.first.sign * ended.value
         self._study.tell(self._trial, value)
@@ -64,35 +57,3 @@ class Search:
         kind = "int" if isinstance(among.low, int) else "float"
         suggest = getattr(self._trial, f"suggest_{kind}")
         return suggest(name, among.low, among.high, log=among.log)
-
-
-class MedianPruning(Callback):
-    """Ends a trial whose best validation statistic is worse than the median of others at a round.
-
-    Args:
-      curves: The rounds and values, [[round, value], ...], of the trials that have ended.
-      num_rounds: How many rounds a trial has.
-    """
-
-    def __init__(self, curves: Sequence[Sequence[Sequence[float]]], num_rounds: int):
-        self._curves = [{number: value for number, value in curve} for curve in curves]
-        self._from = _WARM_UP * num_rounds
-        self._best = -math.inf  # of values times the sign of the statistic
-
-    def on_run_begin(self, simulation, records: Sequence[Mapping[str, Any]]) -> bool:
-        """Takes account of the rounds that are done."""
-        self._best = -math.inf
-        return any([self.after_round(simulation, record) for record in records])
-
-    def after_round(self, simulation, record: Mapping[str, Any]) -> bool:
-        """Returns whether the trial ends here."""
-        first = first_of(record)
-        value = record.get(first.metric(VALIDATION))
-        if value is not None:
-            self._best = max(self._best, first.sign * value)
-        number = record["round"]
-        others = [first.sign * curve[number] for curve in self._curves if number in curve]
-        is_measured = (
-            first.metric(VALIDATION) in record and number >= self._from and len(others) >= _FEWEST
-        )
-        return is_measured and self._best < statistics.median(others)

@@ -1,20 +1,15 @@
 """The files of a sweep, each of which any program opens; docs/sweeps.md lists them.
 
 The name TABLE.csv.gz stands for one row per run and entry of a TABLE that its method declares.
-While a sweep goes on, `finished.jsonl` gets a line for each run that has ended: its settings, and
-its rows of the other files, which are written when the sweep ends. If it was killed, the lines are
-read with the files, and the same command goes on from both.
 """
 
 import contextlib
 import csv
 import gzip
 import io
-import itertools
 import json
 import os
 import pathlib
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,11 +29,8 @@ VALIDATION = "validation_accuracy/client_mean"
 
 RUNS, CURVES, CLIENTS = "runs.csv", "curves.csv.gz", "clients.csv.gz"
 NEW_CLIENTS = "new_clients.csv.gz"
-TUNING, TUNING_CURVES = "tuning.csv", "tuning.curves.csv.gz"
-LINES, RAW = "finished.jsonl", "runs"
-# So many bytes of lines are read, and with half as many they become files.
-MOST_BYTES = 2**28
-_FILE = re.compile(r"\w[\w.]*\.csv(\.gz)?")
+TUNING = "tuning.csv"
+RAW = "runs"
 
 UNREADABLE = OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error
 
@@ -57,35 +49,7 @@ _ANYWHERE = {*places(), "engine"}
 
 
 def read(path: pathlib.Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file, compressed if its name ends in .gz; [] if there is none.
-
-    If the sweep goes on or was killed, the rows in its lines are among them.
-    """
-    return rows_in(path, lines_in(path.parent))  # Lines first: they go when the files are written.
-
-
-def rows_in(path: pathlib.Path, lines: Mapping[Key, Any]) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file and of lines, which take the place of rows with their keys."""
-    rows = written(path)
-    if not lines:
-        return rows
-    rows = [row for row in rows if key_of(row) not in lines]
-    rows += [row for line in lines.values() for row in rows_of(line, path.name)]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [{name: row.get(name, "") for name in names} for row in rows]
-
-
-def rows_of(line: Mapping[str, Any], name: str) -> list[dict[str, str]]:
-    """Returns the rows that a line has for a file of this name."""
-    columns, said = line["tables"].get(name, {}), {}
-    if name in (RUNS, TUNING):
-        said = {key: _joined(line[key]) for key in ("flags", "defaults")}
-    cells = zip(*columns.values(), strict=True)
-    return [dict(zip(columns, row, strict=True)) | said for row in cells]
-
-
-def written(path: pathlib.Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file itself."""
+    """Returns the rows of a CSV file, compressed if its name ends in .gz; [] if there is none."""
     if not os.path.lexists(path):
         return []
     with _as_written(path):
@@ -99,52 +63,20 @@ def written(path: pathlib.Path) -> list[dict[str, str]]:
         return rows
 
 
-def lines_in(directory: pathlib.Path) -> dict[Key, dict[str, Any]]:
-    """Returns {key: line} of the runs whose rows are not in the files yet.
-
-    A last line without its end was being written when the sweep was killed; its run is read again.
-    """
-    path, lines = directory / LINES, {}
-    if os.path.lexists(path):
-        whole, _, _ = limited_files.content(path, MOST_BYTES).rpartition(b"\n")
-        for number, text in enumerate(whole.splitlines(), 1):
-            with _as_written(path, f"line {number}: "):
-                line = limited_files.object_of(text)
-                lines[key_of(line)] = _checked(line)
-    return lines
-
-
-def _checked(line):
-    """Returns a line; raises an error if it is not as `Store` makes it."""
-    (run, trial, seed), tables = key_of(line), line["tables"]
-    columns = [cells for table in tables.values() for cells in table.values()]
-    named = line["flags"].values(), line["defaults"].values()
-    said = itertools.chain((run, trial or "", str(int(seed))), *named, *columns)
-    if not all(isinstance(text, str) for text in said):
-        raise ValueError("it has a value that is no text")
-    for name, table in tables.items():
-        keys = (table.get(column, []) for column in ("run", "seed"))
-        of_others = {*zip(*keys, strict=True)} - {(run, seed)}
-        if of_others or len({*map(len, table.values())}) > 1 or not _FILE.fullmatch(name):
-            raise ValueError(f"it has rows for {name[:60]} that are not of its run")
-    learn(json.loads(line["defaults"].get(OWN_STATISTICS, "{}")))
-    return line
-
-
-def key_of(row: Mapping[str, Any]) -> Key:
-    """Returns which run a row, or a line, is about."""
+def key_of(row: Mapping[str, str]) -> Key:
+    """Returns which run a row is about."""
     return row["run"], row.get("trial"), row["seed"]
 
 
 @contextlib.contextmanager
-def _as_written(path, where=""):
+def _as_written(path):
     """Raises ValueError with the path and what to do if what is read is damaged."""
     try:
         yield
     except UNREADABLE as error:
         lacks = "it has no " * isinstance(error, KeyError)
         raise ValueError(
-            f"the files of a sweep must be as it wrote them; {path} cannot be read ({where}{lacks}"
+            f"the files of a sweep must be as it wrote them; {path} cannot be read ({lacks}"
             f"{error}). Move all but `{RAW}` away, and run the sweep again, which fills them from "
             "there."
         ) from error
@@ -155,8 +87,14 @@ def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
     It is replaced as a whole, so that an interruption leaves the old or the new content.
     """
+    with durable.batch() as files:
+        add(files, path, rows)
+
+
+def add(files: durable.Batch, path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Adds a CSV file to those that are written together; see `write`."""
     content = text_of(rows).encode("utf-8")
-    with durable.batch() as files, files.open(path) as stream:
+    with files.open(path) as stream:
         # Without the time in its header, the same rows give the same file.
         stream.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
@@ -208,8 +146,10 @@ def lines_of(flags: Mapping[str, Any]) -> str:
     return "".join(f"--{name}={value}\n" for name, value in flags.items())
 
 
-def _joined(flags):
-    return shlex.join(lines_of(flags).splitlines())
+def said(flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the columns of a row about the settings of its run; see `settings_of`."""
+    settings = {"flags": flags, "defaults": defaults}
+    return {name: shlex.join(lines_of(one).splitlines()) for name, one in settings.items()}
 
 
 def _parsed(text):

@@ -13,16 +13,9 @@ import numpy as np
 
 from tf_pflego.core.statistic_names import Shown, significant
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, listed
-from tf_pflego.reports.parts import Table
+from tf_pflego.reports.page_parts import Table
 from tf_pflego.sweeps import choice, remarks, store
-from tf_pflego.sweeps.contents import (
-    Contents,
-    columns_of,
-    condition_of,
-    conditions,
-    first_of_cells,
-    runs_of,
-)
+from tf_pflego.sweeps.stored_sweep import StoredSweep
 from tf_pflego.system import texts, values
 from tf_pflego.system.texts import words
 
@@ -48,14 +41,9 @@ class Comparison:
       warnings: Sentences that say where the comparison is not fair or not whole.
     """
 
-    def __init__(self, sweep: Contents, reference: str | None = None):
-        labels = list(dict.fromkeys(cell.label for cell in sweep.cells))
+    def __init__(self, sweep: StoredSweep, reference: str | None = None):
         reference = sweep.reference if reference is None else reference
-        if reference not in labels:
-            raise ValueError(
-                f"`reference` must be one of {', '.join(labels)}; got {values.shown(reference)}. "
-                f"{texts.suggestion(str(reference), labels)}Correct it."
-            )
+        values.one_of("reference", reference, [*dict.fromkeys(cell.label for cell in sweep.cells)])
         everything = _numbers(sweep, reference)
         firsts = dict.fromkeys(first for _, first, *_ in everything)
         groups = [group for group in everything if group[2]]
@@ -64,11 +52,6 @@ class Comparison:
         self.verdicts = [remarks.verdict(first, served) for _, first, _, served in groups]
         self.notes = _notes(sweep, firsts, {head for table in self.tables for head in table.head})
         self.warnings = remarks.warnings(sweep)
-
-    @property
-    def columns(self) -> dict[str, list[Any]]:
-        """The columns of `rows`, as `pandas.DataFrame` takes them."""
-        return columns_of(self.rows)
 
     def markdown(self) -> str:
         """Returns the tables in Markdown, each below what it compares."""
@@ -93,12 +76,12 @@ def _numbers(sweep, reference):
     The tests are {method: {seed: the first statistic}}.
     """
     clients, best, groups = sweep.clients(), sweep.best(), []
-    for cells in conditions(sweep):
-        first = first_of_cells(sweep, cells)
+    for cells in sweep.conditions():
+        first = sweep.first_of(cells)
         runs = {
             cell.name: {
                 seed: (_measured(row, first), clients.get((cell.name, seed)))
-                for seed, row in runs_of(sweep, cell).items()
+                for seed, row in sweep.runs_of(cell).items()
             }
             for cell in cells
         }
@@ -112,7 +95,7 @@ def _numbers(sweep, reference):
             cell.label: {k: one[f"test_{first.name}"] for k, (one, _) in runs[cell.name].items()}
             for cell in cells
         }
-        groups.append((condition_of(cells[0]), first, rows, tests))
+        groups.append((cells[0].condition_in_words, first, rows, tests))
     return groups
 
 
@@ -283,7 +266,7 @@ def _notes(sweep, firsts, heads):
     return sentences
 
 
-def files_of(sweep: Contents) -> dict[str, bytes]:
+def files_of(sweep: StoredSweep) -> dict[str, bytes]:
     """Returns the tables and figures of a comparison, by the names of their files."""
     from tf_pflego.sweeps import figures  # matplotlib takes a part of a second.
 
@@ -297,7 +280,7 @@ def files_of(sweep: Contents) -> dict[str, bytes]:
     return content | figures.files_of(sweep)
 
 
-def page(sweep: Contents, compared: Comparison | None = None) -> str:
+def page(sweep: StoredSweep, compared: Comparison | None = None) -> str:
     """Returns the tables in Markdown, with what they mean."""
     compared = compared or Comparison(sweep)
     said = [f"- {_escaped(one, _MARKDOWN)}\n" for one in (*compared.notes, *compared.warnings)]
@@ -305,7 +288,7 @@ def page(sweep: Contents, compared: Comparison | None = None) -> str:
     return f"# {title}\n\n{compared.markdown()}\n{''.join(said)}"
 
 
-def brief(sweep: Contents, width: int) -> str:
+def brief(sweep: StoredSweep, width: int) -> str:
     """Returns the tables with the columns that fit a line, and what comes out and is lacking."""
     parts, compared = [], Comparison(sweep)
     for table, verdict in zip(compared.tables, compared.verdicts, strict=True):

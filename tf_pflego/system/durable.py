@@ -8,7 +8,6 @@ that somebody has put in either place: the link is replaced.
 import concurrent.futures
 import contextlib
 import csv
-import fcntl
 import io
 import json
 import os
@@ -161,31 +160,6 @@ def naming(path: pathlib.Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
-
-
-def append(path: pathlib.Path, line: bytes) -> int:
-    """Adds a line to a file, brings it to the disk, and returns the size of the file.
-
-    An unfinished last line is dropped. Processes may add lines side by side.
-    """
-
-    def opener(name, flags):
-        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
-
-    with naming(path), open(path, "a+b", opener=opener) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 1, 0))
-        if file.read(1) not in (b"\n", b""):
-            file.seek(0)
-            size = file.read().rfind(b"\n") + 1
-            file.truncate(size)
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
-    if not size:
-        to_disk(path.parent)
-    return size + len(line)
 
 
 def remove(path: pathlib.Path) -> None:

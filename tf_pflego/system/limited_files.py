@@ -29,7 +29,11 @@ _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 class DamagedFileError(ValueError):
-    """A file is not what a run writes; the message says what it is, after its name."""
+    """A file, at `path`, is not what a run writes; the message says what it is, after its name."""
+
+    def __init__(self, path: pathlib.Path, what: str):
+        super().__init__(what)
+        self.path = path
 
 
 def content(path: pathlib.Path, most: float = _MOST_BYTES) -> bytes:
@@ -50,9 +54,9 @@ def text(path: pathlib.Path) -> str:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
             unpacked = file.read(_MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise DamagedFileError(f"cannot be read ({error})") from None
+        raise DamagedFileError(path, f"cannot be read ({error})") from None
     if len(unpacked) > _MOST_BYTES:
-        raise DamagedFileError(f"has more than {_MOST_BYTES} bytes of text")
+        raise DamagedFileError(path, f"has more than {_MOST_BYTES} bytes of text")
     return unpacked.decode()
 
 
@@ -65,15 +69,15 @@ def _opened(path: pathlib.Path, most: float) -> Iterator[tuple[IO[bytes], int]]:
         with open(path, "rb", opener=lambda name, how: os.open(name, how | flags)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise DamagedFileError("is no regular file")
+                raise DamagedFileError(path, "is no regular file")
             if status.st_size > most:
-                raise DamagedFileError(f"has {status.st_size} bytes, more than {most}")
+                raise DamagedFileError(path, f"has {status.st_size} bytes, more than {most}")
             yield file, status.st_size
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise DamagedFileError("is a link, which is not followed") from None
+            raise DamagedFileError(path, "is a link, which is not followed") from None
         if error.errno in (errno.ENXIO, errno.EISDIR):  # a socket or a directory
-            raise DamagedFileError("is no regular file") from None
+            raise DamagedFileError(path, "is no regular file") from None
         raise
 
 
@@ -83,7 +87,7 @@ def json_object(path: pathlib.Path) -> dict[str, Any]:
     try:
         return object_of(text)
     except ValueError as error:
-        raise DamagedFileError(f"cannot be read ({error})") from None
+        raise DamagedFileError(path, f"cannot be read ({error})") from None
 
 
 def arrays(path: str | pathlib.Path, most: float = _MOST_BYTES) -> dict[str, np.ndarray]:
@@ -91,7 +95,8 @@ def arrays(path: str | pathlib.Path, most: float = _MOST_BYTES) -> dict[str, np.
 
     A file that is compressed may have only 512 MB more in it than it has itself.
     """
-    with _opened(pathlib.Path(path), most) as (file, size):
+    path = pathlib.Path(path)
+    with _opened(path, most) as (file, size):
         try:
             with zipfile.ZipFile(file) as archive:
                 members = archive.infolist()
@@ -105,7 +110,7 @@ def arrays(path: str | pathlib.Path, most: float = _MOST_BYTES) -> dict[str, np.
                     one.filename.removesuffix(".npy"): _array(archive.read(one)) for one in members
                 }
         except Exception as error:  # Of what is no archive, zipfile raises errors of many kinds.
-            raise DamagedFileError(f"cannot be read ({error})") from None
+            raise DamagedFileError(path, f"cannot be read ({error})") from None
 
 
 def is_number(value: Any) -> TypeGuard[float]:

@@ -3,9 +3,11 @@
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import pathlib
 import stat
+import time
 
 from tf_pflego.system import leftovers
 
@@ -32,12 +34,24 @@ def taken(path: pathlib.Path, what: str, kind: type[Exception] = ValueError) -> 
         ) from error
 
 
+def waited_for(path: pathlib.Path, seconds: float = math.inf) -> "DirectoryLock":
+    """Returns the lock of a directory when no other process holds it; InUseError after so long."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return DirectoryLock(path)
+        except InUseError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
 class DirectoryLock:
     """A lock on a directory, which ends with the process, however that ends.
 
-    The directory is made if it does not exist. If another process holds the lock, it is an
-    `InUseError`; if what has the name of the lock's file is a link, or no file of its own, another
-    `OSError`.
+    Release it after use, or use it in a `with` statement. The directory is made if it does not
+    exist. If another process holds the lock, it is an `InUseError`; if what has the name of the
+    lock's file is a link, or no file of its own, another `OSError`.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -95,6 +109,12 @@ class DirectoryLock:
             return os.path.samestat(self._path.lstat(), os.fstat(self._descriptor))
         except FileNotFoundError:
             return False
+
+    def __enter__(self) -> "DirectoryLock":
+        return self
+
+    def __exit__(self, *unused):
+        self.release()
 
     def release(self) -> None:
         """Unlocks the directory, and removes it and its parents if they were made and are empty.

@@ -28,9 +28,8 @@ def make_directory() -> str:
     for left in pathlib.Path(tempfile.gettempdir()).glob(f"{prefix}*/.lock"):
         with contextlib.suppress(OSError):
             if left.lstat().st_uid == os.geteuid():
-                lock = DirectoryLock(left.parent)
-                shutil.rmtree(left.parent, ignore_errors=True)
-                lock.release()
+                with DirectoryLock(left.parent):
+                    shutil.rmtree(left.parent, ignore_errors=True)
     while True:
         path = tempfile.mkdtemp(prefix=prefix)
         try:

@@ -1,6 +1,6 @@
 """Makes runs of a sweep one after the other in one process, and the process that does so.
 
-`python -m tf_pflego.sweeps.work DIR CORES PARENT FILE.py:NAME`, of which the last may be empty,
+`python -m tf_pflego.sweeps.run_jobs DIR CORES PARENT FILE.py:NAME`, of which the last may be empty,
 takes jobs as lines of JSON from standard input, and answers with lines about the runs. It ends with
 its input, or when the process PARENT that started it has ended.
 """
@@ -21,10 +21,8 @@ from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.sweeps import choice, definition
 from tf_pflego.sweeps.definition import CHOSEN_BY, Experiment, configured
 from tf_pflego.sweeps.filling import DamagedRunError, read_run
-from tf_pflego.sweeps.search import MedianPruning
 from tf_pflego.sweeps.store import RAW, SERVED
-from tf_pflego.system import log
-from tf_pflego.system.lock import DirectoryLock, InUseError
+from tf_pflego.system import lock, log
 from tf_pflego.system.signals import Interruption
 
 FAILED = "failed"
@@ -39,7 +37,6 @@ class Job(NamedTuple):
     trial: str | None  # None for runs that are reported
     settings: dict[str, Any]
     seeds: list[int]
-    curves: Sequence[Any] = ()  # of the trials of a search before this one, by which it is pruned
 
     def place(self, root: pathlib.Path, seed: int) -> pathlib.Path:
         """Returns the directory of a run."""
@@ -52,7 +49,7 @@ class Outcome(NamedTuple):
     cell: str
     trial: str | None
     seed: int
-    state: str  # finished, pruned, not finite or failed
+    state: str  # finished, not finite or failed
     seconds: float
     message: str  # what it came to, on validation examples in a trial, or what it failed with
 
@@ -79,55 +76,46 @@ def make(
         for seed in job.seeds:
             started = time.monotonic()
             try:
-                message, state = _run(job, seed, root, experiment, between_steps)
+                message, state = _run(job, seed, root, experiment, between_steps), choice.FINISHED
             except NotFiniteError as error:
-                state, message = choice.NOT_FINITE, _line(error)
+                state = FAILED if job.trial is None else choice.NOT_FINITE
+                message = _line(error)
             except Exception as error:
                 state, message = FAILED, _line(error)
                 with open(root / LOG, "a", encoding="utf-8") as file:
                     file.write(f"{job.cell} seed {seed}\n{traceback.format_exc()}\n")
-            if state == choice.NOT_FINITE and job.trial is None:
-                state = FAILED
             seconds = time.monotonic() - started
             outcomes.append(Outcome(job.cell, job.trial, seed, state, seconds, message))
             tell(outcomes[-1])
-            if state in (choice.PRUNED, choice.NOT_FINITE):
+            if state == choice.NOT_FINITE:
                 break  # It is not chosen, whatever the other seeds say.
     return outcomes
 
 
 def _run(job, seed, root, experiment, between_steps):
-    """Makes one run, and returns its result in words and its state."""
+    """Makes one run, and returns its result in words."""
     from tf_pflego.runs import training
     from tf_pflego.runs.run_directory import RunDirectoryError
 
     place = job.place(root, seed)
-    _wait_until_free(place)
+    # A run whose sweep was killed ends after its round.
+    lock.waited_for(place, _SECONDS_TO_WAIT).release()
     settings = job.settings | {"seed": seed}
     clients, model = _own(experiment, settings)
 
     def run(**how):
         arguments = configured(settings, output_dir=str(place), **how)
-        num_rounds = arguments["run_config"].num_rounds
-        callbacks = [MedianPruning(job.curves, num_rounds)] if job.curves else []
-        summary = training.run(
-            clients=clients,
-            model=model,
-            callbacks=callbacks,
-            between_steps=between_steps,
-            **arguments,
-        )
-        return summary, choice.PRUNED if summary["round"] < num_rounds else choice.FINISHED
+        return training.run(clients=clients, model=model, between_steps=between_steps, **arguments)
 
     with _quiet():
         try:
-            summary, state = run(resume=True)
+            summary = run(resume=True)
             read_run(place, settings["algorithm"])
         except (RunDirectoryError, DamagedRunError):  # Or it has other settings than it has now.
-            summary, state = run(overwrite=True)
+            summary = run(overwrite=True)
     first, is_trial = first_of(summary), job.trial is not None
     value = summary[first.metric(CHOSEN_BY if is_trial else SERVED)]
-    return f"{'validation ' * is_trial}{first.title} {first.written(value)}", state
+    return f"{'validation ' * is_trial}{first.title} {first.written(value)}"
 
 
 def _own(experiment, settings):
@@ -137,18 +125,6 @@ def _own(experiment, settings):
     clients, model = experiment.clients, experiment.model
     clients = clients(settings) if callable(clients) else clients
     return clients, model(settings, clients) if callable(model) else model
-
-
-def _wait_until_free(place):
-    """Waits for the end of a run whose sweep was killed: it ends after its round."""
-    end = time.monotonic() + _SECONDS_TO_WAIT
-    while True:
-        try:
-            return DirectoryLock(place).release()
-        except InUseError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
 
 
 @contextlib.contextmanager

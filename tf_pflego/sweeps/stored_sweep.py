@@ -1,4 +1,4 @@
-"""The contents of a sweep's files, read without TensorFlow.
+"""A sweep as its directory holds it, read without TensorFlow.
 
 It is apart from `Sweep`, which imports the modules that make tables and pages from it.
 """
@@ -13,10 +13,9 @@ from tf_pflego.core.statistic_names import Shown, first_of
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.choice import settings_tried
 from tf_pflego.sweeps.definition import Cell, Range, name_of
-from tf_pflego.system.texts import words
 
 
-class Contents:
+class StoredSweep:
     """The contents of a sweep's files; `Sweep` adds tables and pages, and lists the attributes."""
 
     def __init__(self, path: pathlib.Path, about: Mapping[str, Any]):
@@ -45,20 +44,10 @@ class Contents:
             if row["seed"] in self.tuning_seeds
             and row["trial"] in tried.get(row["run"], (row["trial"],))
         ]
-        # Until the files are written, rows come as runs ended; of equal trials the first is best.
+        # A changed definition may have another order; of equal trials the first is best.
         self.tuning_rows.sort(
             key=lambda row: [*tried.get(row["run"], ()), row["trial"]].index(row["trial"])
         )
-
-    @property
-    def runs(self) -> dict[str, list[Any]]:
-        """The columns of `rows`, as `pandas.DataFrame` takes them."""
-        return columns_of(self.rows)
-
-    @property
-    def tuning(self) -> dict[str, list[Any]]:
-        """The columns of `tuning_rows`, as `pandas.DataFrame` takes them."""
-        return columns_of(self.tuning_rows)
 
     def curves(self) -> dict[tuple[str, int], dict[str, np.ndarray]]:
         """Returns {(cell, seed): {metric: [T]}}, NaN where a round has no value."""
@@ -92,48 +81,40 @@ class Contents:
         """Returns {cell: settings} of what was chosen for each cell whose trials are all done."""
         chosen = {}
         for cell in self.cells:
-            tried, planned = tried_of(self, cell)
+            tried, planned = self.tried_of(cell)
             best = choice.best(cell, self.tuning_rows) if tried == planned else None
             if best is not None:
                 chosen[cell.name] = best.settings
         return chosen
 
+    def runs_of(self, cell: Cell) -> dict[int, dict[str, Any]]:
+        """Returns {seed: row} of the runs of a cell that are reported."""
+        rows = [row for row in self.rows if row["run"] == cell.name]
+        return {row["seed"]: row for row in rows if row["seed"] in self.seeds}
 
-def runs_of(sweep: Contents, cell: Cell) -> dict[int, dict[str, Any]]:
-    """Returns {seed: row} of the runs of a cell that are reported."""
-    rows = [row for row in sweep.rows if row["run"] == cell.name and row["seed"] in sweep.seeds]
-    return {row["seed"]: row for row in rows}
+    def tried_of(self, cell: Cell) -> tuple[int, int]:
+        """Returns how many settings of a cell were tried to their end, and how many are to be."""
+        ended = [
+            trial
+            for trial in choice.trials_of(cell, self.tuning_rows)
+            if trial.value is None or trial.runs == len(self.tuning_seeds)
+        ]
+        planned = len(settings_tried(cell, self.budget))
+        return len(ended), self.budget if cell.is_searched else planned
 
+    def first_of(self, cells: Sequence[Cell]) -> Shown:
+        """Returns the first statistic of the runs of some cells."""
+        names = {cell.name for cell in cells}
+        return choice.first_in(
+            row for row in (*self.rows, *self.tuning_rows) if row["run"] in names
+        )
 
-def tried_of(sweep: Contents, cell: Cell) -> tuple[int, int]:
-    """Returns how many settings of a cell were tried to their end, and how many are to be."""
-    ended = [
-        trial
-        for trial in choice.trials_of(cell, sweep.tuning_rows)
-        if trial.value is None or trial.runs == len(sweep.tuning_seeds)
-    ]
-    planned = settings_tried(cell, sweep.budget)
-    return len(ended), sweep.budget if cell.is_searched else len(planned)
-
-
-def first_of_cells(sweep: Contents, cells: Sequence[Cell]) -> Shown:
-    """Returns the first statistic of the runs of some cells."""
-    names = {cell.name for cell in cells}
-    rows = [row for row in (*sweep.rows, *sweep.tuning_rows) if row["run"] in names]
-    return choice.first_in(rows)
-
-
-def conditions(sweep: Contents) -> list[list[Cell]]:
-    """Returns the cells that are run on the same, together."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in sweep.cells:
-        groups.setdefault(str(cell.condition), []).append(cell)
-    return list(groups.values())
-
-
-def condition_of(cell: Cell) -> str:
-    """Returns what the method of a cell is run on, where cells differ in it."""
-    return ", ".join(f"{name}={words(value)}" for name, value in cell.condition.items())
+    def conditions(self) -> list[list[Cell]]:
+        """Returns the cells that are run on the same, together."""
+        groups: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            groups.setdefault(str(cell.condition), []).append(cell)
+        return list(groups.values())
 
 
 def _cell(about):
@@ -143,9 +124,3 @@ def _cell(about):
     }
     names = "name", "settings", "paper", "condition", "label"
     return Cell(choices=choices, **{name: about[name] for name in names})
-
-
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Returns the columns that any of the rows has, with None where a row has not."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
