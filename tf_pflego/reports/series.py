@@ -223,7 +223,9 @@ def predicted_of(one: Series) -> np.ndarray:
     """Returns [3, m], the outputs, true and predicted quantities of its runs, where finite."""
     columns = [run.predictions for run in one.runs if run.predictions]
     names = ("output", "true", "predicted")
-    values = np.array([np.concatenate([c[name] for c in columns] or [[]]) for name in names])
+    values = np.array(
+        [np.concatenate([np.zeros(0), *(c[name] for c in columns)]) for name in names]
+    )
     return values[:, np.isfinite(values).all(axis=0)]
 
 

@@ -80,11 +80,12 @@ def predicted_columns(simulation: Simulation) -> Columns | None:
     if data.is_elsewhere or task.labels not in (REGRESSION, COUNTS):
         return None
     count = data.num_clients
-    ids = np.unique(np.linspace(0, count - 1, min(count, _PREDICTED_CLIENTS)).round().astype(int))
+    spread = np.linspace(0, count - 1, min(count, _PREDICTED_CLIENTS))
+    ids = spread.round().astype(int).tolist()
     predictions = simulation.predict(client_ids=ids)
     rows = [
         (client, output, f"{true:.6g}", f"{predicted:.6g}")
-        for client, of_client in zip(ids.tolist(), predictions, strict=True)
+        for client, of_client in zip(ids, predictions, strict=True)
         for pair in itertools.islice(
             zip(data.test.of(client)[1], of_client, strict=True), _PREDICTED_EXAMPLES
         )
