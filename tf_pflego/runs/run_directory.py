@@ -27,7 +27,7 @@ from tf_pflego.core import nests
 from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.data.clients import ClientData
 from tf_pflego.runs import partition_file, reader
-from tf_pflego.runs.client_table import client_columns, new_client_columns, predicted_columns
+from tf_pflego.runs.client_table import Columns, client_columns, new_client_columns
 from tf_pflego.runs.earlier_run import PREPROCESSING
 from tf_pflego.runs.reader import OWN_CLIENTS
 from tf_pflego.simulation import feature_files
@@ -170,6 +170,7 @@ class RunDirectory:
         self,
         summary: dict[str, Any],
         evaluations: dict[str, Evaluation],
+        predicted: Columns | None,
         simulation: Simulation,
         new_clients: Sequence[Evaluation],
         clients: ClientData,
@@ -182,8 +183,8 @@ class RunDirectory:
         data = simulation.data
         durable.to_disk(self.work / _METRICS)
         tables = {"clients.csv": [client_columns(evaluations, data)]}
-        if predictions := predicted_columns(simulation):
-            tables["predictions.csv"] = [predictions]
+        if predicted:
+            tables["predictions.csv"] = [predicted]
         if new_clients:
             new = clients.part(data.num_clients, clients.num_clients)
             tables["new_clients.csv"] = [

@@ -23,7 +23,7 @@ from tf_pflego.runs import (
 )
 from tf_pflego.runs import callbacks as callbacks_lib
 from tf_pflego.runs.callbacks import Callback
-from tf_pflego.runs.client_table import client_columns
+from tf_pflego.runs.client_table import client_columns, predicted_columns
 from tf_pflego.runs.progress import Progress
 from tf_pflego.runs.run_directory import TENSORBOARD, RunDirectory
 from tf_pflego.runs.tensorboard import EventFiles
@@ -264,7 +264,8 @@ class _Run:
                 records = [*records[:-1], metrics_of(evaluations) | records[-1]]
             summary = summarize(records) | summary_of_new
             if directory is not None:
-                directory.finish(summary, evaluations, self.simulation, of_new, clients)
+                predicted = self._despite_losses(lambda: predicted_columns(self.simulation))
+                directory.finish(summary, evaluations, predicted, self.simulation, of_new, clients)
             if on_clients is not None:
                 on_clients(client_columns(evaluations, self.simulation.data))
             for callback in self.callbacks:
