@@ -190,7 +190,7 @@ ROWS = [
     (lambda: pfl.Statistic("accuracy", sums=len), "must be none of those that are there; got acc"),
     (lambda: pfl.Range(1, 2, "no"), "`log` must be True or False; got 'no'"),
     (lambda: pfl.Experiment(CELLS, title=3), "`title` must be text"),
-    (lambda: pfl.Experiment(CELLS, reference=3), "`reference` must be text"),
+    (lambda: pfl.Experiment(CELLS, reference=3), "`reference` must be one of pflego; got 3"),
     (lambda: pfl.Experiment(CELLS, clients=3), TypeError, "`clients` must be of the class Client"),
     (lambda: pfl.Experiment(CELLS, model=3), TypeError, "`model` must be of the class SplitModel"),
     (lambda: pfl.Experiment(CELLS, seeds=3), "`seeds` must be a list of seeds; got 3. Give a list"),

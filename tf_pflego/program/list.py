@@ -61,7 +61,7 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
 def _directories(top):
     """Yields the directories below that have a config.json; links are not followed."""
     for place, below, files in os.walk(top):
-        if "config.json" in (*files, *below):
+        if "config.json" in (*below, *files):  # A directory of this name is told as damaged.
             yield pathlib.Path(place)
         below.sort()
 

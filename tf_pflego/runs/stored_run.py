@@ -60,9 +60,9 @@ class StoredRun:
                 "`output_dir` of the run."
             )
         with self._reading("config.json"):
-            self.configuration = reader.json_object(self.path / "config.json")
+            self.configuration = reader.configuration(self.path / "config.json")
         self.versions = self.configuration.pop("versions", {})
-        statistic_names.learn(self.configuration.pop(reader.OWN_STATISTICS, {}))
+        self.configuration.pop(reader.OWN_STATISTICS, None)
         self.summary = None
         if (self.path / "summary.json").is_file():
             with self._reading("summary.json"):
@@ -248,8 +248,6 @@ class StoredRun:
         stored = self.configuration
         if missing := {*names_with(Role.ALIKE, RunConfig)} - stored.keys():
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
-        if not isinstance(stored["dataset"], str):
-            raise ValueError(f"dataset is {stored['dataset']!r}")
         is_own = methods.is_own(stored)
         # Settings a RunConfig cannot hold: a user's own arrays, model or method.
         unsaid = reader.places() | ({"algorithm"} if is_own else set())
