@@ -232,6 +232,13 @@ def masked_model():
     return models.SplitModel(body, num_outputs=4, seed=3).with_class_mask()
 
 
+@pytest.fixture(scope="module")
+def traced_once():
+    """The runs of a module that have one method and model trace once, with the same bits."""
+    with build.shared_traces():
+        yield
+
+
 @pytest.fixture
 def without_pictures(monkeypatch):
     """Lets pages have what is said of their pictures, which take most of the time, in their place.

@@ -13,6 +13,7 @@ from tests.data.tables import schools
 from tests.methods import thorough
 from tests.starts import code_of, done, in_this_process
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 FLAGS = (
     *("--client_column=School", "--feature_columns=Sex,SES", "--split=last"),
     *("--time_column=year", "--min_rows=6", "--small_clients=drop", "--clients_per_round=2"),
