@@ -11,7 +11,7 @@ import fcntl
 import functools
 import gc
 import hashlib
-import importlib
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -98,15 +98,27 @@ def pytest_collection_modifyitems(config, items):
     ]
     config.hook.pytest_deselected(items=left_out)
     kept = set(items) - set(left_out)
+    if importlib.util.find_spec("tensorflow_federated") is None:
+        for item in filter(needs_tff, kept):
+            item.add_marker(pytest.mark.skip(reason="TensorFlow Federated is optional"))
     # One worker has what comes first, and starts the cluster, which takes long, for all.
     items[:] = sorted((item for item in items if item in kept), key=lambda item: not on_ray(item))
 
 
+def engine_of(item):
+    """Returns the engine that is a parameter of a test, or None."""
+    return item.callspec.params.get("engine") if hasattr(item, "callspec") else None
+
+
 def on_ray(item):
     """Returns whether a test runs on Ray."""
-    return "cluster" in item.fixturenames or (
-        hasattr(item, "callspec") and item.callspec.params.get("engine") == "ray"
-    )
+    return "cluster" in item.fixturenames or engine_of(item) == "ray"
+
+
+def needs_tff(item):
+    """Returns whether a test is of the TFF engine, or marked for the line `tff` alone."""
+    mark = item.get_closest_marker("lines")
+    return engine_of(item) == "tff" or (mark is not None and mark.args == ("tff",))
 
 
 @pytest.hookimpl(tryfirst=True)

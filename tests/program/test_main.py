@@ -162,7 +162,6 @@ ENDLESS = ("--dataset=digits", "--num_clients=20", "--num_rounds=100000", "--eva
 @pytest.mark.lines("tff")
 def test_killed_in_the_middle_it_takes_its_worker_along(digits_dir, tmp_path):
     """Other signals are tests/program/test_interruption.py's."""
-    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     running = begun(*ENDLESS, f"--data_dir={digits_dir}", f"--output_dir={tmp_path}/run")
     try:
         wait_for_rounds(running, tmp_path / "run" / "metrics.jsonl", 1)
@@ -180,7 +179,6 @@ def test_killed_in_the_middle_it_takes_its_worker_along(digits_dir, tmp_path):
 @pytest.mark.thorough
 def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path):
     """One line says why, and a checkpoint holds the last round that was good."""
-    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     output = tmp_path / "run"
     flags = [*ENDLESS, "--checkpoint_every=1000000", "--max_restarts=0"]
     running = begun(*flags, f"--data_dir={digits_dir}", f"--output_dir={output}")
