@@ -136,15 +136,6 @@ def test_the_command_for_a_page_works_as_it_stands(digits_dir, tmp_path, capsys)
     assert (shown.returncode, shown.stdout) == (0, f"written to {page}\n"), shown.stderr
 
 
-def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir, capsys):
-    flags = ["--algorithm=fedavg", "--num_rounds=1", "--risk_weight=1", "--schedule_rounds=5"]
-    result = in_this_process(["train", *SMALL, *flags, f"--data_dir={digits_dir}"], capsys)
-    assert result.returncode == 0
-    assert "fedavg has no --risk_weight; it is ignored" in result.stderr
-    assert "--schedule_rounds has no effect without --server_schedule=late_l" in result.stderr
-    assert "served worst" in result.stdout  # Also without an output directory.
-
-
 def worker_of(running):
     """The process id of the TFF worker of a program that runs."""
     children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
@@ -214,12 +205,3 @@ def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, 
     again = in_this_process([*flags, f"--data_dir={digits_dir}", "--resume"], capsys)
     assert (again.returncode, messages_of(again)) == (3, [last])
     assert (tmp_path / "metrics.jsonl").read_bytes() == held
-
-
-def test_drop_outs_are_counted(digits_dir, tmp_path, capsys):
-    flags = (*SMALL, "--num_rounds=6", "--dropout_rate=0.5", f"--output_dir={tmp_path}")
-    done([*flags, f"--data_dir={digits_dir}"], capsys)
-    records = records_of(tmp_path)
-    assert all(record["participants"] + record["dropped"] == 4 for record in records)
-    dropped = sum(record["dropped"] for record in records)
-    assert json.loads((tmp_path / "summary.json").read_text())["dropped"] == dropped > 0

@@ -206,6 +206,7 @@ def test_flag_files_of_cells_train_them(tmp_path, capsys, digits_dir, sweep_agai
         [f"--flagfile={path}", f"--data_dir={digits_dir}", "--engine=in_process"], capsys
     )
     assert result.returncode == 0, result.stderr
+    assert "served worst" in result.stdout  # Also without an output directory.
 
 
 def test_a_trial_is_small_and_apart(swept, sweep_again):
