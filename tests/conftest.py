@@ -255,12 +255,13 @@ def traced_once():
 def without_pictures(monkeypatch):
     """Lets pages have what is said of their pictures, which take most of the time, in their place.
 
-    Other tests have the pictures.
+    Files of pictures are empty. Other tests have the pictures.
     """
     monkeypatch.setattr(
         "tf_pflego.reports.figures.svg_of",
         lambda figure, key, said: Markup(f'<svg aria-label="{escape(said)}"></svg>'),
     )
+    monkeypatch.setattr("tf_pflego.reports.figures.image_of", lambda *_, **__: b"")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,15 +18,19 @@ from tf_pflego.system import durable
 
 
 @pytest.fixture
-def unwritten(swept, sweep_again, monkeypatch):
+def unwritten(finished, made_once, tmp_path, sweep_again, monkeypatch):
     """The directory of a sweep that was killed before it wrote its files."""
-    for path in swept.glob("*.csv*"):
-        path.unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr(filling.Store, "write_files", lambda self: None)
-        assert len(made(sweep_again(swept))) == 8
-    assert not list(swept.glob("*.csv.gz"))
-    return swept
+
+    def fill(path):
+        swept = shutil.copytree(finished, path / "swept")
+        for file in swept.glob("*.csv*"):
+            file.unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(filling.Store, "write_files", lambda self: None)
+            assert len(made(sweep_again(swept))) == 8
+        assert not list(swept.glob("*.csv.gz"))
+
+    return shutil.copytree(made_once("unwritten", fill) / "swept", tmp_path / "swept")
 
 
 def test_lines_are_read_as_files_and_become_them_byte_for_byte(unwritten, finished, sweep_again):
