@@ -11,7 +11,7 @@ import fcntl
 import functools
 import gc
 import hashlib
-import importlib
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -98,15 +98,27 @@ def pytest_collection_modifyitems(config, items):
     ]
     config.hook.pytest_deselected(items=left_out)
     kept = set(items) - set(left_out)
+    if importlib.util.find_spec("tensorflow_federated") is None:
+        for item in filter(needs_tff, kept):
+            item.add_marker(pytest.mark.skip(reason="TensorFlow Federated is optional"))
     # One worker has what comes first, and starts the cluster, which takes long, for all.
     items[:] = sorted((item for item in items if item in kept), key=lambda item: not on_ray(item))
 
 
+def engine_of(item):
+    """Returns the engine that is a parameter of a test, or None."""
+    return item.callspec.params.get("engine") if hasattr(item, "callspec") else None
+
+
 def on_ray(item):
     """Returns whether a test runs on Ray."""
-    return "cluster" in item.fixturenames or (
-        hasattr(item, "callspec") and item.callspec.params.get("engine") == "ray"
-    )
+    return "cluster" in item.fixturenames or engine_of(item) == "ray"
+
+
+def needs_tff(item):
+    """Returns whether a test is of the TFF engine, or marked for the line `tff` alone."""
+    mark = item.get_closest_marker("lines")
+    return engine_of(item) == "tff" or (mark is not None and mark.args == ("tff",))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -232,16 +244,24 @@ def masked_model():
     return models.SplitModel(body, num_outputs=4, seed=3).with_class_mask()
 
 
+@pytest.fixture(scope="module")
+def traced_once():
+    """The runs of a module that have one method and model trace once, with the same bits."""
+    with build.shared_traces():
+        yield
+
+
 @pytest.fixture
 def without_pictures(monkeypatch):
     """Lets pages have what is said of their pictures, which take most of the time, in their place.
 
-    Other tests have the pictures.
+    Files of pictures are empty. Other tests have the pictures.
     """
     monkeypatch.setattr(
         "tf_pflego.reports.figures.svg_of",
         lambda figure, key, said: Markup(f'<svg aria-label="{escape(said)}"></svg>'),
     )
+    monkeypatch.setattr("tf_pflego.reports.figures.image_of", lambda *_, **__: b"")
 
 
 @pytest.fixture(scope="module")

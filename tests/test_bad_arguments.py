@@ -1,7 +1,6 @@
 """Bad arguments in Python: the type of the error, what was expected, what came, what to do."""
 
 import functools
-import pathlib
 
 import numpy as np
 import pytest
@@ -231,18 +230,6 @@ def test_the_limits_are_taken():
     assert values.number("x", 0) == 0.0
     assert values.number("x", -1.2e-38) == -1.2e-38
     assert values.seed(2**63 - 1) == 2**63 - 1
-
-
-def test_a_run_in_python_writes_to_a_path_and_keeps_numpy_numbers(tmp_path, digits_dir):
-    config = pfl.RunConfig(
-        data_dir=pathlib.Path(digits_dir), output_dir=tmp_path / "run", engine="in_process",
-        num_clients=5, clients_per_round=2, num_rounds=1,
-    )  # fmt: skip
-    summary = pfl.run(config, local_steps=np.int64(2))
-    assert summary["round"] == 1
-    kept = (tmp_path / "run" / "config.json").read_text()
-    assert '"local_steps": 2' in kept
-    assert '"client_learning_rate": 0.007' in kept  # It is kept although it was not given.
 
 
 def test_a_damaged_partition_says_which_file(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
+from tests.engines.agreement import ENGINES
 from tests.test_bad_arguments import arrays, simulation_of
 from tf_pflego import data
 from tf_pflego.engines.tracing import Traced
@@ -168,12 +169,8 @@ def said_in_a_forked_child(*uses, end=lambda: None):
     return child, lines
 
 
-@pytest.mark.parametrize(
-    "engine", ["in_process", pytest.param("tff", marks=pytest.mark.lines("tff"))]
-)
+@pytest.mark.parametrize("engine", ENGINES[:2])
 def test_a_forked_child_is_refused_and_ends_nothing(engine):
-    if engine == "tff":
-        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     with simulation_of(engine=engine) as simulation:
         simulation.run_round()
 

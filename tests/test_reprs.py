@@ -7,16 +7,12 @@ import tf_pflego as pfl
 
 
 @pytest.fixture(scope="module")
-def objects(digits_dir, tmp_path_factory):
-    output = tmp_path_factory.mktemp("reprs") / "run"
+def objects(run_of, digits_dir):
+    output = run_of("pflego")
     digits = pfl.load_dataset("digits", digits_dir)
     partition = pfl.round_robin(digits.train.labels, digits.test.labels, 20, 2, 10, seed=0)
     clients = pfl.federate(digits, partition)
     model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), num_outputs=2)
-    config = pfl.RunConfig(
-        num_rounds=2, engine="in_process", output_dir=output, clients_per_round=4, num_clients=20
-    )
-    summary = pfl.run(config, clients=clients, local_steps=2)
     ditto = pfl.build_algorithm("ditto", model)
     pflego = pfl.build_algorithm("pflego", model)
     rng = np.random.default_rng(0)
@@ -28,8 +24,8 @@ def objects(digits_dir, tmp_path_factory):
         simulation.run(1)
         running = repr(simulation)
         new_clients = repr(pfl.NewClients(simulation, new, steps=5))
-    with pfl.load_run(output, clients=clients) as stored:
-        stored_run = repr(stored)
+    with pfl.load_run(output) as stored:
+        stored_run, summary = repr(stored), stored.summary
     simulation_is = "Simulation(pflego on 20 clients of digits, 10 per round, engine in_process, "
     accuracy = f"{summary['test_accuracy/client_mean']:.4f}"
     return {

@@ -42,8 +42,6 @@ def functions_of(name):
     ],
 )
 def test_public_functions_are_annotated(name):
-    if name == "from_tff":
-        pytest.importorskip("tensorflow_federated", reason="TensorFlow Federated is optional")
     for where, function in functions_of(name):
         signature = inspect.signature(function)
         lacking = [

@@ -71,10 +71,7 @@ def method(name):
     return pfl.build_algorithm(name, model, **length)
 
 
-@pytest.mark.parametrize(
-    ("name", "halved"),
-    [("pflego", True), *map(thorough, ("pflego", "fedavg", "fedavg"), (False, False, True))],
-)
+@pytest.mark.parametrize(("name", "halved"), [("pflego", True), thorough("fedavg", False)])
 def test_the_audit_fails_where_the_noise_is_half_of_what_is_claimed(name, halved, monkeypatch):
     """pflego sums what clients upload, fedavg averages it."""
     monkeypatch.setattr(seeds, "secret", lambda: np.array([1, 2]))

@@ -196,10 +196,7 @@ MUTANTS = {
 }
 
 
-QUICK = "three quarters of the noise", "an array without bound", "noise used twice"
-
-
-@pytest.mark.parametrize("name", each_of(MUTANTS, QUICK))
+@pytest.mark.parametrize("name", each_of(MUTANTS, ("an array without bound",)))
 def test_it_finds_what_is_planted(name, inspected, clients, monkeypatch):
     plant, said, adaptive = MUTANTS[name]
     plant(monkeypatch)

@@ -140,7 +140,7 @@ def test_a_clients_model_predicts_what_the_run_does(case):
 MASKED = ("pflego", "pflego_shared_head", "fedavg", "fedbabu", "fedrod", "ditto", "apfl", "pgfed")
 
 
-@pytest.mark.parametrize("name", each_of([*MASKED, *TOYS], ("pflego", "everything")))
+@pytest.mark.parametrize("name", each_of([*MASKED, *TOYS], ("pflego",)))
 def test_with_a_class_mask_a_client_never_predicts_a_class_that_it_lacks(
     name, masked_model, masked_clients
 ):
@@ -323,6 +323,7 @@ def test_states_that_are_only_written_are_not_brought_to_the_client(tiny_model, 
     assert reads_of(simulation) == [True] * 3
 
 
+@pytest.mark.thorough
 def test_bytes_of_a_round_follow_from_the_messages(tiny_model, tiny_clients):
     theta = 4 * sum(w.size for w in tiny_model.initial_theta)
     model = theta + 4 * 3 * 6

@@ -28,6 +28,7 @@ from tf_pflego.core.algorithm import Weights
 from tf_pflego.models.extended import affine, extended
 
 M, WIDTHS = FEATURES, (10, 15, 20, 50)
+ONE_EPOCH = {"local_epochs": 1}  # Differences take long.
 # Layer normalisation divides by as little as 1e-5 ** 0.5, and so multiplies float32 rounding.
 VALVE_TOLERANCE = 3e-5
 
@@ -87,7 +88,7 @@ def test_fedcp(tiny_model, tiny_clients, weight, start):
     errors of a softmax add up to 0. So clients have others in one of the cases.
     """
     decay = 0.0 if start == "of all" else LOCAL["client_weight_decay"]  # Which shrinks the sum.
-    config = {"mmd_weight": weight, "client_weight_decay": decay}
+    config = ONE_EPOCH | {"mmd_weight": weight, "client_weight_decay": decay}
     simulation = simulation_of("fedcp", tiny_model, tiny_clients, **config)
     head = flat(simulation.server_state.weights)[-1]
     personal, first = {}, head[:, :-1].sum(axis=0)
@@ -107,7 +108,7 @@ def test_fedcp(tiny_model, tiny_clients, weight, start):
             value = cross_entropy(logits_of_both(head, weights[5], parts), y)
             return value + weight * mmd(phi, features_of(shared, x))
 
-        drawn = draw(tiny_clients, client, number)
+        drawn = draw(tiny_clients, client, number, **ONE_EPOCH)
         *moved, personal[client] = train([*shared, before], drawn, numerically(loss), decay=decay)
         return [*moved, (head + personal[client]) / 2]
 
@@ -143,7 +144,7 @@ def test_gpfl(tiny_clients):
     model = models.SplitModel(body, 3, seed=3, num_global_classes=5)
     clients = dataclasses.replace(tiny_clients, classes=classes)
     lam, mu = 0.3, 0.2
-    config = {"magnitude_weight": lam, "valve_decay": mu}
+    config = ONE_EPOCH | {"magnitude_weight": lam, "valve_decay": mu}
     simulation = simulation_of("gpfl", model, clients, **config)
     held = tiny_clients.num_classes
     heads = [head[:k] for (head,), k in zip(own(simulation, "head"), held, strict=True)]
@@ -167,7 +168,7 @@ def test_gpfl(tiny_clients):
             value += lam * np.linalg.norm(for_all - fixed[names[y]], axis=1).mean()
             return value + mu / 2 * sum(np.square(w).sum() for w in weights[2:6])
 
-        drawn = draw(tiny_clients, client, number)
+        drawn = draw(tiny_clients, client, number, **ONE_EPOCH)
         *moved, heads[client] = train([*shared, heads[client]], drawn, numerically(loss))
         return moved
 

@@ -250,7 +250,7 @@ def model_for(oracle, tiny_model):
     return models.SplitModel(tf.keras.Sequential(body), 3, seed=3)
 
 
-QUICK = ("fedavg", "ditto", "fedper", "fedala", "per_fedavg", "fedproto")
+QUICK = ("fedavg", "fedper", "fedproto")
 
 
 @pytest.mark.parametrize("case", each_of(ORACLES, QUICK))

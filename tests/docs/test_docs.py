@@ -71,8 +71,6 @@ LINES = {"own_method.md": ("tff", "current"), "serving.md": ("tff", "current"), 
     ],
 )
 def test_the_code_of_a_page_runs(path, digits_dir, tmp_path):
-    if path.name == "tff.md":
-        pytest.importorskip("tensorflow_federated")
     pages.check(path, tmp_path, TFDS_DATA_DIR=digits_dir)
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert set(WRITTEN.get(name_of(path), ())) <= found

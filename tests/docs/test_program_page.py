@@ -46,6 +46,7 @@ def run(digits_dir, tmp_path_factory):
     return output, summary, records
 
 
+@pytest.mark.thorough
 def test_names_of_metrics_and_keys_of_a_summary_are_documented(run):
     output, summary, records = run
     of_rounds, of_evaluated, of_summary, *rest = re.split(r"\n(?=\| (?:name|key) \|)", NAMES)[1:]
@@ -77,6 +78,7 @@ def test_names_of_metrics_and_keys_of_a_summary_are_documented(run):
     assert json.loads((output / "summary.json").read_text()).keys() == summary.keys()
 
 
+@pytest.mark.thorough
 def test_what_a_listener_gets_is_flat(run):
     for record in run[2]:
         for name, value in record.items():
@@ -84,6 +86,7 @@ def test_what_a_listener_gets_is_flat(run):
             assert not isinstance(value, bool)
 
 
+@pytest.mark.thorough
 def test_the_files_of_a_run_are_documented(run):
     section = PROGRAM.partition("## The files of a run")[2].partition("\n## ")[0]
     # The body of this run has no frozen part, which would have features.

@@ -1,7 +1,5 @@
 """How the states and records of an engine are compared with those of the engine in process."""
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,7 +20,7 @@ ROUNDS = 5
 # classes. PFLEGO is quick in the test of stored images.
 CASES = [(name, CLASSIFICATION) for name in ("feddane", "everything", "feddbe")]
 CASES += [("pflego", "regression")]
-QUICK = ("feddane", "everything")
+QUICK = ("everything",)
 of_shapes = pytest.mark.parametrize(
     ("name", "tiny_model", "tiny_clients"),
     [
@@ -39,18 +37,11 @@ of_shapes = pytest.mark.parametrize(
 # The engines that can be tested here, for a test of each. The quick tests compare others than that
 # in process where they are the subject.
 ENGINES = [
-    pytest.param(
-        name,
-        marks=[
-            pytest.mark.skipif(not find_spec(module), reason=f"{module} is optional"),
-            *([pytest.mark.lines(line), pytest.mark.thorough] if line else []),
-        ],
-    )
-    for name, module, line in (
-        ("in_process", "tensorflow", None),
-        ("tff", "tensorflow_federated", "tff"),
-        ("ray", "ray", "current"),
-    )
+    "in_process",
+    *(
+        pytest.param(name, marks=[pytest.mark.lines(line), pytest.mark.thorough])
+        for name, line in (("tff", "tff"), ("ray", "current"))
+    ),
 ]
 
 

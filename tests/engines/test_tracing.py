@@ -1,7 +1,6 @@
 import collections
 import copy
 import dataclasses
-import gc
 import weakref
 
 import numpy as np
@@ -13,6 +12,7 @@ from tests.algorithms.test_contract import build
 from tests.comparison import assert_identical
 from tests.conftest import make_clients
 from tests.methods import thorough
+from tests.resources import collecting
 from tf_pflego.core.participation import Participation
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.simulation.simulation import Simulation
@@ -104,8 +104,6 @@ def test_a_second_simulation_of_a_method_traces_nothing(
     name, engine, functions, tiny_model, tiny_clients
 ):
     """Even on other clients, if their examples are alike; it ends as with a method of its own."""
-    if engine == "tff":
-        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     algorithm, traces = counting(build(name, tiny_model))
     run_and_end(algorithm, tiny_clients, engine)
     once = dict(traces)
@@ -119,10 +117,11 @@ def test_a_second_simulation_of_a_method_traces_nothing(
 
 @pytest.mark.thorough
 def test_what_is_traced_ends_with_its_method_and_is_not_sent(tiny_model, tiny_clients):
-    algorithm, _ = counting(build_everything(tiny_model))
-    run_and_end(algorithm, tiny_clients, "in_process")
-    kept = weakref.ref(vars(algorithm)["_traces"])
-    assert not vars(copy.deepcopy(kept()))["_kept"]
-    del algorithm
-    gc.collect()
-    assert kept() is None
+    with collecting() as collect:
+        algorithm, _ = counting(build_everything(tiny_model))
+        run_and_end(algorithm, tiny_clients, "in_process")
+        kept = weakref.ref(vars(algorithm)["_traces"])
+        assert not vars(copy.deepcopy(kept()))["_kept"]
+        del algorithm
+        collect()
+        assert kept() is None

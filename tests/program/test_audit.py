@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.methods import thorough
 from tests.runs.resumed import contents, records_of
 from tests.starts import in_this_process
 from tf_pflego.aggregation import privacy
@@ -27,7 +26,8 @@ def traces():
     """They are not shared, since noise that is changed would stay in them."""
 
 
-@pytest.mark.parametrize(("share_of_noise", "count"), [thorough(1.0, 60), (0.5, 60)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("share_of_noise", "count"), [(1.0, 60), (0.5, 60)])
 def test_a_run_is_audited(share_of_noise, count, run, digits_dir, capsys, monkeypatch):
     secrets = np.random.default_rng(0)
     monkeypatch.setattr(seeds, "secret", lambda: secrets.integers(2**62, size=2))

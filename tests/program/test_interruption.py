@@ -217,8 +217,6 @@ def test_a_run_ends_in_order_whenever_a_signal_comes(
     phase, engine, number, digits_dir, tmp_path, monkeypatch
 ):
     """The campaign is `python tools/drills.py signals`; tests/runs/test_killed.py has rounds."""
-    if engine == "tff":
-        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     if phase == "long round":  # Where the program's start has no part in how it ends.
         monkeypatch.setattr(drill_signals, "start", start_of_a_fork)
     for limit in ("_END_SECONDS", "_GONE_SECONDS"):  # A busy machine takes longer.

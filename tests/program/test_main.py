@@ -136,15 +136,6 @@ def test_the_command_for_a_page_works_as_it_stands(digits_dir, tmp_path, capsys)
     assert (shown.returncode, shown.stdout) == (0, f"written to {page}\n"), shown.stderr
 
 
-def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir, capsys):
-    flags = ["--algorithm=fedavg", "--num_rounds=1", "--risk_weight=1", "--schedule_rounds=5"]
-    result = in_this_process(["train", *SMALL, *flags, f"--data_dir={digits_dir}"], capsys)
-    assert result.returncode == 0
-    assert "fedavg has no --risk_weight; it is ignored" in result.stderr
-    assert "--schedule_rounds has no effect without --server_schedule=late_l" in result.stderr
-    assert "served worst" in result.stdout  # Also without an output directory.
-
-
 def worker_of(running):
     """The process id of the TFF worker of a program that runs."""
     children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
@@ -162,7 +153,6 @@ ENDLESS = ("--dataset=digits", "--num_clients=20", "--num_rounds=100000", "--eva
 @pytest.mark.lines("tff")
 def test_killed_in_the_middle_it_takes_its_worker_along(digits_dir, tmp_path):
     """Other signals are tests/program/test_interruption.py's."""
-    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     running = begun(*ENDLESS, f"--data_dir={digits_dir}", f"--output_dir={tmp_path}/run")
     try:
         wait_for_rounds(running, tmp_path / "run" / "metrics.jsonl", 1)
@@ -180,7 +170,6 @@ def test_killed_in_the_middle_it_takes_its_worker_along(digits_dir, tmp_path):
 @pytest.mark.thorough
 def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path):
     """One line says why, and a checkpoint holds the last round that was good."""
-    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     output = tmp_path / "run"
     flags = [*ENDLESS, "--checkpoint_every=1000000", "--max_restarts=0"]
     running = begun(*flags, f"--data_dir={digits_dir}", f"--output_dir={output}")
@@ -216,12 +205,3 @@ def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, 
     again = in_this_process([*flags, f"--data_dir={digits_dir}", "--resume"], capsys)
     assert (again.returncode, messages_of(again)) == (3, [last])
     assert (tmp_path / "metrics.jsonl").read_bytes() == held
-
-
-def test_drop_outs_are_counted(digits_dir, tmp_path, capsys):
-    flags = (*SMALL, "--num_rounds=6", "--dropout_rate=0.5", f"--output_dir={tmp_path}")
-    done([*flags, f"--data_dir={digits_dir}"], capsys)
-    records = records_of(tmp_path)
-    assert all(record["participants"] + record["dropped"] == 4 for record in records)
-    dropped = sum(record["dropped"] for record in records)
-    assert json.loads((tmp_path / "summary.json").read_text())["dropped"] == dropped > 0

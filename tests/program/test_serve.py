@@ -1,6 +1,7 @@
 """A server is started, and goes on, by flags."""
 
 import numpy as np
+import pytest
 
 from tests.devices.federation import NAMES
 from tests.devices.server.clients import residents
@@ -8,6 +9,7 @@ from tests.starts import done, in_this_process
 from tf_pflego.devices.definition import Definition
 
 
+@pytest.mark.thorough
 def test_a_server_goes_on(tmp_path, capsys):
     rng = np.random.default_rng(0)
     arrays = {}

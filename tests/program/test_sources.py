@@ -14,6 +14,7 @@ from tests.starts import begun, done, in_this_process, wait_for_rounds
 from tf_pflego.data.datasets import prepared
 from tf_pflego.runs import reader
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 COLUMNS = ("--client_column=School", "--label_column=Passed", "--feature_columns=Sex,SES")
 SHORT = ("--clients_per_round=2", "--local_steps=2", "--engine=in_process")
 ROWS = schools.columns()
@@ -35,7 +36,7 @@ def sources(tmp_path_factory):
 
 
 @pytest.mark.parametrize("source", ["table", thorough("tfds")])
-def test_every_verb_works_with_every_source(source, sources, tmp_path, capsys):
+def test_every_verb_works_with_every_source(source, sources, tmp_path, capsys, without_pictures):
     flags, new = sources[source]
     where = [flag for flag in flags if flag.startswith("--data_dir")]
     output, flags = tmp_path / "runs" / "one", (*flags, *SHORT)

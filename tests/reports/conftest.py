@@ -15,7 +15,7 @@ from tf_pflego import reports
 NAMES = {
     "pflego": 'a <b>&"quoted"\' $x$',
     "fedavg": "fedavg",
-    "ditto": "a_directory_of_a_run_with_a_name_that_is_far_too_long_for_any_table_or_legend",
+    "local": "a_directory_of_a_run_with_a_name_that_is_far_too_long_for_any_table_or_legend",
 }
 NUM_CLIENTS = 8
 RUN = {"num_clients": NUM_CLIENTS, "clients_per_round": 4, "num_rounds": 24, "eval_every": 2}

@@ -16,6 +16,7 @@ from tf_pflego import reports
 from tf_pflego.core.statistic_names import shown
 from tf_pflego.reports import series, stored
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 TURNED = NAMES[::-1]
 
 

@@ -75,8 +75,8 @@ def test_a_page_of_three_runs(runs, tmp_path):
 
 
 @pytest.mark.thorough
-def test_it_starts_without_tensorflow(runs, tmp_path):
-    output = tmp_path / "r.html"
+def test_it_starts_without_tensorflow(tmp_path):
+    run, output = large_run(tmp_path / "run", 4), tmp_path / "r.html"
     code = """import sys, tf_pflego as pfl
 from tf_pflego.main import entry_point
 pfl.report(*sys.argv[1:])
@@ -86,7 +86,7 @@ try:
     entry_point()
 finally:
     assert "tensorflow.python" not in sys.modules"""
-    command = [sys.executable, "-c", code, runs["fedavg"], output]
+    command = [sys.executable, "-c", code, run, output]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"written to {output}\n"
 
@@ -134,10 +134,11 @@ def test_values_that_are_not_finite_are_left_out_and_told(tmp_path, without_pict
         records[5]["test_accuracy/client_mean"] = float("nan")
         records[5] |= {"not_finite": 2, "not_finite_clients": [1, 2]}
         for record in records:
-            record["train_loss"] = None
+            record |= {"train_loss": None, "generic/test_accuracy/client_mean": 0.25}
 
     rewrite(directory, change)
     page = page_of(directory, tmp_path / "r.html")
+    assert "mean over clients, with the model “generic”" in page
     assert "in 2 rounds test accuracy of all clients, mean over clients is not a finite" in page
     assert "left out 2 participants in 1 round." in page
     run = stored.read(directory)
@@ -249,9 +250,9 @@ def test_the_page_and_the_terminal_say_the_same_worst_tenth(tmp_path, without_pi
     assert page.count(f">{100 * mean:.2f}\N{NO-BREAK SPACE}%<") == 2  # of the run, and its clients
 
 
-def test_png_figures(runs, tmp_path, capsys):
-    formula = shutil.copytree(runs["pflego"], tmp_path / r"$\frac{$")
-    arguments = [*runs.values(), formula, "--format=png", f"--output={tmp_path / 'figures'}"]
+def test_png_figures(tmp_path, capsys):
+    runs = [large_run(tmp_path / name, 4) for name in ("plain", r"$\frac{$")]
+    arguments = [*runs, "--format=png", f"--output={tmp_path / 'figures'}"]
     assert main.main(["tf_pflego", "report", *map(str, arguments)]) == 0
     written = [line.removeprefix("written to ") for line in capsys.readouterr().out.splitlines()]
     names = {path.rpartition("/")[2] for path in written}
@@ -263,10 +264,9 @@ def test_png_figures(runs, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("format, head", [("pdf", b"%PDF"), ("svg", b"<?xml")])
-def test_figures_of_other_formats_have_no_date(format, head, runs, tmp_path):
-    first, again = (
-        reports.write(runs["pflego"], tmp_path / name, format)[0].read_bytes() for name in "ab"
-    )
+def test_figures_of_other_formats_have_no_date(format, head, tmp_path):
+    run = large_run(tmp_path / "run", 4)
+    first, again = (reports.write(run, tmp_path / name, format)[0].read_bytes() for name in "ab")
     assert first == again and first.startswith(head)
 
 

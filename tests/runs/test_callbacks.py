@@ -9,6 +9,7 @@ import tf_pflego as pfl
 from tests.runs.resumed import newest_round, outcome, records_of
 from tf_pflego.simulation.checkpoint import Checkpoints
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 ROUNDS = 12
 RATES = {"local_steps": 3, "client_learning_rate": 0.1}
 METRIC = "validation_accuracy/client_mean"

@@ -85,7 +85,6 @@ def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, 
 @pytest.mark.thorough
 @pytest.mark.lines("tff")
 def test_on_tff_sigterm_checkpoints_and_it_goes_on_to_the_same_bits(digits_dir, tmp_path, capsys):
-    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     output, at_once = tmp_path / "run", tmp_path / "at_once"
     flags = flags_of(digits_dir, output, "--engine=tff", rounds=100_000)
     running = begun(*flags)

@@ -17,6 +17,7 @@ from tf_pflego.runs.progress import result_table
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.evaluation import summarize
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 NAMES = ("north", "south", "east", "west")
 
 

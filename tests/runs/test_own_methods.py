@@ -11,6 +11,7 @@ import pytest
 
 import tf_pflego as pfl
 from tests.docs import pages
+from tests.engines.agreement import ENGINES
 from tests.methods import thorough
 from tests.starts import ROOT, assert_refused, done, in_this_process
 from tf_pflego import algorithms
@@ -210,10 +211,7 @@ def test_a_file_without_its_builder_is_one_line(capsys):
     assert_refused(refused, "as FILE.py:FUNCTION; got 'own.py'. Add", "--algorithm=own.py:build_x")
 
 
-@pytest.mark.parametrize(
-    "engine",
-    ["in_process", pytest.param("tff", marks=[pytest.mark.thorough, pytest.mark.lines("tff")])],
-)
+@pytest.mark.parametrize("engine", ENGINES[:2])
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -225,8 +223,6 @@ def test_a_file_without_its_builder_is_one_line(capsys):
     ],
 )
 def test_a_fault_of_tracing_is_one_line(line, expected, engine, digits_dir, tmp_path, capsys):
-    if engine == "tff":
-        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     name, path = write_method(tmp_path), tmp_path / "mean_regularized.py"
     before, loss, after = path.read_text("utf-8").partition("        def loss(")
     path.write_text(f"{before}        {line}\n{loss}{after}", encoding="utf-8")

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import gc
 import weakref
 
 import numpy as np
@@ -12,6 +11,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.conftest import INPUTS, make_clients
 from tests.methods import each_of, thorough
+from tests.resources import collecting
 from tests.runs.resumed import records_of
 from tf_pflego.aggregation.attacks import attackers_of
 from tf_pflego.core import nests, settings
@@ -101,7 +101,7 @@ def test_each_seed_has_its_own_attackers(run, tiny_clients):
 @pytest.mark.parametrize(
     ("num_classes", "changed"),
     [
-        ((2, 3, 2), {"local_steps": 3}),
+        thorough((2, 3, 2), {"local_steps": 3}),
         thorough((2, 3, 2), {"activation_gigabytes": 1e-9}),
         thorough((2, 4, 3), {}),
     ],
@@ -167,9 +167,10 @@ def test_what_is_traced_goes_with_the_block(tiny_clients):
         with build.build_simulation(config, tiny_clients) as simulation:
             return weakref.ref(vars(simulation.algorithm)["_traces"])
 
-    with build.shared_traces():
-        kept = traces_of_run(0)
-        assert kept() is not None
-        assert traces_of_run(1)() is kept()
-    gc.collect()
-    assert kept() is None
+    with collecting() as collect:
+        with build.shared_traces():
+            kept = traces_of_run(0)
+            assert kept() is not None
+            assert traces_of_run(1)() is kept()
+        collect()
+        assert kept() is None

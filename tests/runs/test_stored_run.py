@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -17,7 +18,8 @@ from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.checkpoint import CheckpointError
 
-STEPS = {"local_steps": 3}
+pytestmark = pytest.mark.usefixtures("traced_once")
+STEPS = {"local_steps": np.int64(3)}
 CLIENTS = 6
 
 
@@ -30,7 +32,7 @@ def config_of(output, **changed):
         "eval_every": 3,
         "train_loss_every": 2,
         "checkpoint_every": 2,
-        "output_dir": str(output),
+        "output_dir": output,
     }
     return pfl.RunConfig(**settings | changed)
 
@@ -39,7 +41,7 @@ def config_of(output, **changed):
 def finished(digits_dir, tmp_path_factory):
     """The directory of a run of five rounds."""
     output = tmp_path_factory.mktemp("stored") / "run"
-    pfl.run(config_of(output, data_dir=digits_dir), **STEPS)
+    pfl.run(config_of(output, data_dir=pathlib.Path(digits_dir)), **STEPS)
     return output
 
 
@@ -58,6 +60,7 @@ def test_a_finished_run_answers_and_stays_as_it_was(finished, digits_dir):
     rows = list(csv.DictReader((finished / "clients.csv").open()))
     with pfl.load_run(finished, digits_dir) as run:
         assert (run.configuration["algorithm"], run.configuration["local_steps"]) == ("pflego", 3)
+        assert run.configuration["client_learning_rate"] == 0.007  # It was not given.
         assert run.versions["tf_pflego"] == pfl.__version__
         assert run.summary == json.loads((finished / "summary.json").read_text())
         assert run.clients.class_names == tuple("0123456789") and run.round_number == 5

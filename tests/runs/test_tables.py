@@ -12,6 +12,7 @@ from tests.runs.resumed import contents
 from tests.starts import assert_refused, code_of, done, in_this_process
 from tf_pflego.runs.run_directory import RunDirectoryError
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 FLAGS = (
     *("--client_column=School", "--label_column=Passed", "--feature_columns=Sex,SES"),
     *("--split=last", "--time_column=year", "--small_clients=drop"),

@@ -124,7 +124,7 @@ def more_images(count):
     return np.random.default_rng(count + 1).integers(0, 256, (count, 6, 6, 1)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("name", each_of(KINDS))
+@pytest.mark.parametrize("name", each_of(KINDS, ("pflego", "ditto")))
 def test_each_model_of_a_method_serves_and_learns_on(name):
     """New clients start from what is served, and learn by the same rule."""
     with simulation_of(small_cnn(), clients_of(images), name) as simulation:

@@ -125,6 +125,7 @@ def test_a_shared_body_takes_the_columns(simulations, tmp_path):
     np.testing.assert_allclose(served, expected_of(simulation, MIXED), atol=TOLERANCE)
 
 
+@pytest.mark.thorough
 def test_columns_far_from_zero_are_float64(tmp_path):
     second = 1_700_000_000 + np.arange(45)
     clients = pfl.from_table(schools.table(second=second), "School", "Passed", ["second", "SES"])

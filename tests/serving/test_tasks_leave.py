@@ -119,7 +119,7 @@ FIRST = {
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param("regression", marks=pytest.mark.lines("tff", "current"))]
+    [pytest.param("regression", marks=[pytest.mark.thorough, pytest.mark.lines("tff", "current")])]
     + [thorough(kind) for kind in ("own", "transformer", "multi_label", "counts")],
 )
 def test_files_predict_as_the_run_and_learn_on(kind, tmp_path):

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import build_method, make_clients
+from tests.engines.agreement import ENGINES
 from tests.methods import each_of
 from tests.oracles import network, pflego
 from tf_pflego.algorithms import REGISTRY
@@ -76,13 +77,9 @@ def test_the_others_keep_their_states_to_the_bit(name, tiny_model):
         assert np.isfinite(record["train_loss"])
 
 
-@pytest.mark.parametrize(
-    "engine", ["in_process", pytest.param("tff", marks=pytest.mark.lines("tff"))]
-)
+@pytest.mark.parametrize("engine", ENGINES[:2])
 def test_the_next_round_of_pflego_is_the_new_federations(engine, tiny_model):
     """I, alpha and the participants are the new ones; theta and the heads are the oracle's."""
-    if engine == "tff":
-        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     config = CONFIG | {"server_optimizer": "sgd"}
     algorithm = pfl.build_algorithm("pflego", tiny_model, **config)
     drawn = pfl.Participation(5, 3)
@@ -130,6 +127,14 @@ def test_members_of_the_last_cohort_that_leave_are_forgotten():
     np.testing.assert_array_equal(found[0].kept, [[20.0], [40.0]])
 
 
+@pytest.fixture(scope="module", name="begun")
+def begun_fixture(tiny_model):
+    """A simulation after its first round, which tests must not change."""
+    with simulation_of("pflego", tiny_model) as simulation:
+        simulation.run_round()
+        yield simulation
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -139,25 +144,15 @@ def test_members_of_the_last_cohort_that_leave_are_forgotten():
         ({"leave": range(5)}, "at least one client; got all 5"),
         ({"leave": [0, 1, 2]}, r"num_clients=2\]; got 3"),
         ({"participation": pfl.Participation(6, 3)}, "must be the 5 clients"),
+        ({"join": pfl.from_arrays(*[[(np.zeros([2, 3]), [0, 1])]] * 2)}, r"of shape \(4,\), local"),
     ],
 )
-def test_a_change_that_cannot_be_changes_nothing(arguments, message, tiny_model):
-    with simulation_of("pflego", tiny_model) as simulation:
-        simulation.run_round()
-        before = states_of(simulation, range(5))
-        with pytest.raises((TypeError, ValueError), match=message):
-            simulation.change_clients(**arguments)
-        assert simulation.data.num_clients == 5
-        assert_identical(before, states_of(simulation, range(5)))
-
-
-def test_clients_with_other_examples_are_refused(tiny_model):
-    pair = [(np.zeros([2, 3], np.float32), [0, 1])]
-    with (
-        simulation_of("pflego", tiny_model) as simulation,
-        pytest.raises(ValueError, match=r"float32 examples of shape \(4,\), local labels"),
-    ):
-        simulation.change_clients(join=pfl.from_arrays(pair, pair))
+def test_a_change_that_cannot_be_changes_nothing(arguments, message, begun):
+    before = states_of(begun, range(5))
+    with pytest.raises((TypeError, ValueError), match=message):
+        begun.change_clients(**arguments)
+    assert begun.data.num_clients == 5
+    assert_identical(before, states_of(begun, range(5)))
 
 
 def test_a_checkpoint_after_a_change_has_all_states(tiny_model, tmp_path):

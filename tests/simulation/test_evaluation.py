@@ -128,7 +128,7 @@ def test_participants_are_validated_with_the_weights_they_hold(tiny_model, tiny_
 
 
 def test_summary_is_the_last_value_and_the_mean_of_the_last_ten():
-    moved = {"bytes_up": 1, "bytes_down": 2, "dropped": 0, "not_finite": 0}
+    moved = {"bytes_up": 1, "bytes_down": 2, "dropped": 1, "not_finite": 0}
     records = [
         {"round": k, "seconds": k, "train_loss": -k, "test_accuracy/client_mean": k} | moved
         for k in range(1, 21)
@@ -138,6 +138,7 @@ def test_summary_is_the_last_value_and_the_mean_of_the_last_ten():
     assert summary["test_accuracy/client_mean/last10"] == np.mean(range(11, 21))
     assert summary["seconds_per_round/median"] == 10.5
     assert (summary["train_loss"], summary["bytes_down"], summary["bytes_up"]) == (-20, 40, 20)
+    assert summary["dropped"] == 20
     assert "train_loss/last10" not in summary
 
 

@@ -7,7 +7,8 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import build_method
-from tests.models.test_frozen import Own, backbone, sequential
+from tests.methods import thorough
+from tests.models.test_frozen import Own, backbone, of_tokens, sequential
 from tests.serving.test_client_models import clients_of
 from tf_pflego.simulation import feature_files, frozen_features
 from tf_pflego.system import file_arrays, rows
@@ -79,7 +80,7 @@ def learnt(simulation):
         pytest.param("ray", marks=pytest.mark.thorough),
     ],
 )
-@pytest.mark.parametrize("method", ["pflego", "fedavg"])
+@pytest.mark.parametrize("method", ["pflego", thorough("fedavg")])
 def test_a_run_learns_what_it_does_without(
     method, place, clients, model, hidden, request, tmp_path
 ):
@@ -150,6 +151,7 @@ def test_tflite_and_a_shared_body_take_images(simulation, clients, tmp_path):
     assert_near([predicted], [simulation.predict()[1]], **NEAR)
 
 
+@pytest.mark.thorough
 def test_a_method_with_a_part_after_the_body_leaves_the_run(model, clients):
     with simulation_of(model, clients, "fedcp", client_learning_rate=0.1) as simulation:
         simulation.run(1)
@@ -157,6 +159,7 @@ def test_a_method_with_a_part_after_the_body_leaves_the_run(model, clients):
         assert_near([simulation.client_model(0)(of_client)], simulation.predict()[:1], **NEAR)
 
 
+@pytest.mark.thorough
 def test_statistics_of_what_is_trained_leave_the_run(clients):
     normalization = layers.BatchNormalization()
     live = sequential(backbone(), layers.Conv2D(2, 3), normalization, layers.Flatten())
@@ -207,13 +210,11 @@ def test_a_run_goes_on_and_is_read_with_images(model, hidden, clients, tmp_path,
 def test_checks_are_of_the_examples_and_not_of_features(clients):
     scaling = layers.Rescaling(1 / 255)
     scaled_twice = sequential(scaling, backbone(), layers.Flatten(), layers.Dense(4))
-    table = layers.Embedding(9, 5, trainable=False)
-    of_tokens = sequential(table, layers.LSTM(3), shape=(4,), dtype="int32")
     tokens = clients_of(lambda count: np.full((count, 4), 9))
     for body, data, said in [
         (scaled_twice, clients, "must not be scaled twice"),
-        (of_tokens, tokens, "an Embedding of 9 rows, 0 to 8, is asked for 9"),
-        (of_tokens, clients, r"int32 of shape \(4,\); got float32"),
+        (of_tokens(), tokens, "an Embedding of 9 rows, 0 to 8, is asked for 9"),
+        (of_tokens(), clients, r"int32 of shape \(4,\); got float32"),
     ]:
         with pytest.raises(ValueError, match=said):
             pfl.with_frozen_features(pfl.SplitModel(body, 3), data)

@@ -116,6 +116,12 @@ def test_own_metrics_are_of_each_client_and_its_test_examples(engine, tiny_model
             assert means["macro_f1/client_mean/standard_error"] == pytest.approx(error)
 
 
+@pytest.fixture(scope="module", name="simulation")
+def simulation_fixture(tiny_model, tiny_clients):
+    with simulation_of(tiny_model, tiny_clients) as simulation:
+        yield simulation
+
+
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
@@ -133,13 +139,10 @@ def test_own_metrics_are_of_each_client_and_its_test_examples(engine, tiny_model
         ({"f1": lambda y, p: None}, "got None for client 0"),
     ],
 )
-def test_what_is_no_measure_is_refused_and_nothing_changes(
-    metrics, message, tiny_model, tiny_clients
-):
-    with simulation_of(tiny_model, tiny_clients) as simulation:
-        with pytest.raises((ValueError, TypeError), match=message):
-            simulation.run(2, metrics=metrics)
-        assert simulation.round_number == 0
+def test_what_is_no_measure_is_refused_and_nothing_changes(metrics, message, simulation):
+    with pytest.raises((ValueError, TypeError), match=message):
+        simulation.run(2, metrics=metrics)
+    assert simulation.round_number == 0
 
 
 @pytest.mark.thorough

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.algorithms.test_contract import build, leaves, whole_state
 from tests.comparison import assert_identical
 from tests.conftest import make_clients
+from tests.engines.agreement import ENGINES
 from tests.methods import thorough
 from tf_pflego import algorithms, models
 from tf_pflego.core.participation import Participation
@@ -21,8 +22,6 @@ from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.simulation.simulation import Simulation
 
 SEED, ROUNDS = 4, 4
-ON_TFF = pytest.mark.lines("tff")
-ENGINES = ("in_process", pytest.param("tff", marks=ON_TFF))
 
 
 def four_clients(change=lambda examples: examples, changed=(1,)):
@@ -58,8 +57,6 @@ class Without(Participation):
 
 def final_state(algorithm, clients, participation, engine):
     """Returns the records of some rounds, and all states but that of client 1."""
-    if engine == "tff":
-        pytest.importorskip("tf_pflego.tff.engine.engine", reason="the TFF engine is optional")
     with Simulation(algorithm, clients, participation, engine, SEED) as simulation:
         records = [simulation.run_round(evaluate=number == 1) for number in range(ROUNDS)]
         states = leaves(simulation.server_state) + leaves(simulation.client_states([0, 2, 3]))
@@ -73,7 +70,7 @@ def final_state(algorithm, clients, participation, engine):
     [
         ("in_process", "everything"),
         *(thorough("in_process", name) for name in ("pflego", "pgfed", "feddane")),
-        pytest.param("tff", "everything", marks=[ON_TFF, pytest.mark.thorough]),
+        pytest.param("tff", "everything", marks=[pytest.mark.lines("tff"), pytest.mark.thorough]),
     ],
 )
 def test_all_other_weights_are_those_of_a_run_in_which_it_did_not_report(
@@ -160,10 +157,8 @@ def test_one_number_anywhere_is_found(tiny_model, tiny_clients):
             assert counts == (1, [1]), f"{value} in {part}"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES[:2])
 def test_a_round_that_nobody_survives_ends_before_anything_is_touched(engine, tiny_model):
-    if engine == "tff":
-        pytest.importorskip("tf_pflego.tff.engine.engine", reason="the TFF engine is optional")
     clients = exploding_clients(tiny_model, exploding=range(4))
     algorithm = build("pflego", tiny_model)
     with Simulation(algorithm, clients, Participation(4, 2), engine, SEED) as simulation:
@@ -194,7 +189,8 @@ def test_a_server_that_would_not_be_finite_ends_before_anything_is_touched(tiny_
         assert_identical(whole_state(simulation), before)
 
 
-@ON_TFF
+@pytest.mark.lines("tff")
+@pytest.mark.thorough
 def test_a_nan_does_not_pass_a_relu_as_zero_on_either_engine():
     """The frozen part has inf, and then inf - inf, of which the trained part would see only 0."""
     frozen = tf.keras.Sequential(
@@ -211,8 +207,6 @@ def test_a_nan_does_not_pass_a_relu_as_zero_on_either_engine():
     clients = four_clients(lambda examples: np.full_like(examples, 3e38))
     algorithm = build("pflego", models.SplitModel(body, num_outputs=3))
     for engine in ("in_process", "tff"):
-        if engine == "tff":
-            pytest.importorskip("tf_pflego.tff.engine.engine", reason="the engine is optional")
         with Simulation(algorithm, clients, Participation(4, 4), engine, SEED) as simulation:
             assert simulation.run_round()["not_finite_clients"] == [1], engine
 

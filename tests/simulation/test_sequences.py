@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.comparison import assert_near
 from tests.conftest import build_method
-from tests.methods import each_of, thorough
+from tests.methods import each_of
 
 layers = tf.keras.layers
 LENGTH, INPUTS, CLASSES = 6, 4, 3
@@ -111,7 +111,8 @@ def test_padded_sequences_are_as_their_positions_one_by_one(method, padded, mode
     assert {f"test_{name}/client_mean" for name in STATISTICS} < metrics.keys()
 
 
-@pytest.mark.parametrize("method", ["pflego", thorough("fedavg")])
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", ["pflego", "fedavg"])
 def test_blocks_are_as_one_pass(method, padded, model):
     actual, metrics = after_rounds(method, model.in_blocks(block_bytes=1), padded)
     expected, expected_metrics = after_rounds(method, model, padded)

@@ -28,11 +28,11 @@ def next_month():
     return make_clients((4, 6, 3, 7, 5, 2), (2, 2, 3, 2, 4, 3), (2, 3, 2, 2, 3, 2), seed=23)
 
 
-def begun(algorithm, **engine):
-    return pfl.Simulation(algorithm, next_month(), pfl.Participation(6, 3), seed=4, **engine)
+def begun(algorithm):
+    return pfl.Simulation(algorithm, next_month(), pfl.Participation(6, 3), "in_process", seed=4)
 
 
-@pytest.mark.parametrize("name", each_of(KINDS))
+@pytest.mark.parametrize("name", each_of(KINDS, ("pgfed",)))
 def test_who_was_there_goes_on_and_the_others_begin(name, tiny_model, tmp_path):
     with simulation_of(name, tiny_model, per_round=5) as earlier:
         earlier.run_round()
@@ -44,7 +44,7 @@ def test_who_was_there_goes_on_and_the_others_begin(name, tiny_model, tmp_path):
         wanted = tf.nest.flatten(earlier.server_state)
         clients = earlier.data
     algorithm = build_method(name, tiny_model)
-    with begun(algorithm, engine="in_process") as simulation:
+    with begun(algorithm) as simulation:
         simulation.start_from(tmp_path, FORMER)
         assert simulation.round_number == 0
         assert_identical(had, states_of(simulation, STAY))
@@ -56,51 +56,40 @@ def test_who_was_there_goes_on_and_the_others_begin(name, tiny_model, tmp_path):
             np.testing.assert_array_equal(after, before)
 
 
-@pytest.mark.parametrize(
-    "engine", ["in_process", pytest.param("tff", marks=pytest.mark.lines("tff"))]
-)
-def test_the_first_round_of_pflego_is_the_oracles(engine, tiny_model, tmp_path):
-    if engine == "tff":
-        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+def test_the_first_round_of_pflego_is_the_oracles(tiny_model, tmp_path):
     config = CONFIG | {"server_optimizer": "sgd"}
     algorithm = pfl.build_algorithm("pflego", tiny_model, **config)
     drawn = pfl.Participation(5, 3)
     with pfl.Simulation(algorithm, five_clients(), drawn, "in_process", seed=4) as earlier:
         earlier.run_round()
         earlier.save(tmp_path)
-    with begun(algorithm, engine=engine) as simulation:
+    with begun(algorithm) as simulation:
         simulation.start_from(tmp_path, FORMER)
         assert_next_round_is_the_oracles(simulation, config)
 
 
-@pytest.mark.parametrize(
-    "former, message",
-    [
-        ([0, 1], "a whole number for each of the 6 clients"),
-        ([0.5] * 6, "a whole number for each of the 6 clients"),
-        ([0, 0, 1, 2, 3, 4], "`former`"),
-        ([0, 1, 2, 3, 4, 5], "`former`"),
-        ([0, 1, 2, 3, 4, -2], "`former`"),
-    ],
-)
-def test_what_cannot_be_changes_nothing(former, message, tiny_model, tmp_path):
-    with simulation_of("pflego", tiny_model) as earlier:
-        earlier.run_round()
-        earlier.save(tmp_path)
-    with begun(build_method("pflego", tiny_model), engine="in_process") as simulation:
-        before = states_of(simulation, range(6))
-        with pytest.raises(ValueError, match=message):
-            simulation.start_from(tmp_path, former)
-        np.testing.assert_array_equal(states_of(simulation, range(6))[0], before[0])
+WRONG = [
+    ([0, 1], "a whole number for each of the 6 clients"),
+    ([0.5] * 6, "a whole number for each of the 6 clients"),
+    ([0, 0, 1, 2, 3, 4], "`former`"),
+    ([0, 1, 2, 3, 4, 5], "`former`"),
+    ([0, 1, 2, 3, 4, -2], "`former`"),
+]
 
 
-def test_another_method_no_checkpoint_and_a_later_round_are_refused(tiny_model, tmp_path):
+def test_what_cannot_be_is_refused_and_changes_nothing(tiny_model, tmp_path):
     with simulation_of("pflego", tiny_model) as earlier:
         earlier.run_round()
         earlier.save(tmp_path)
         with pytest.raises(ValueError, match="before its first round; this one has had a round"):
             earlier.start_from(tmp_path)
-    with begun(build_method("fedper", tiny_model), engine="in_process") as simulation:
+    with begun(build_method("pflego", tiny_model)) as simulation:
+        before = states_of(simulation, range(6))
+        for former, message in WRONG:
+            with pytest.raises(ValueError, match=message):
+                simulation.start_from(tmp_path, former)
+        np.testing.assert_array_equal(states_of(simulation, range(6))[0], before[0])
+    with begun(build_method("fedper", tiny_model)) as simulation:
         with pytest.raises(CheckpointError, match="algorithm: expected fedper, got pflego"):
             simulation.start_from(tmp_path, FORMER)
         with pytest.raises(CheckpointError, match="must hold a checkpoint"):

@@ -212,6 +212,7 @@ def test_flag_files_of_cells_train_them(tmp_path, capsys, digits_dir, sweep_agai
         [f"--flagfile={path}", f"--data_dir={digits_dir}", "--engine=in_process"], capsys
     )
     assert result.returncode == 0, result.stderr
+    assert "served worst" in result.stdout  # Also without an output directory.
 
 
 def test_a_stopped_queue_gives_no_job_and_nobody_waits(tmp_path, caplog):

@@ -17,7 +17,7 @@ from tf_pflego.sweeps import Cell, remarks, runner, store, tables
 RATES = (0.003, 0.1)
 CELLS = ("high", "local"), ("high", "fedavg"), ("no", "fedavg")
 SEEDS, TUNING_SEEDS = (0, 1), (7, 8)
-ROUNDS, TUNING_ROUNDS = 11, 2
+ROUNDS, TUNING_ROUNDS = 3, 2
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def plainly_trained(name):
     [
         thorough("pflego", tff.aggregators.UnweightedMeanFactory(), "mean"),
         thorough("fedavg", tff.aggregators.MeanFactory(), "mean"),
-        ("fedavg", PLAIN_SUM, "sum"),
+        thorough("fedavg", PLAIN_SUM, "sum"),
     ],
 )
 def test_what_changes_nothing_changes_nothing(name, factory, returns, tiny_model, tiny_clients):

@@ -91,7 +91,7 @@ def sequences():
     ("made", "statistics"),
     [
         thorough(quantities, ("root_mean_squared_error", "mean_absolute_error", "r_squared")),
-        (sequences, ("accuracy", "perplexity")),
+        thorough(sequences, ("accuracy", "perplexity")),
     ],
 )
 def test_other_tasks_are_learnt_as_in_a_simulation(made, statistics):
@@ -139,6 +139,7 @@ def test_what_does_not_fit_is_refused(changed, message, tiny_model, tiny_clients
         pfl_tff.build_process(**arguments | changed)
 
 
+@pytest.mark.thorough
 def test_datasets_of_batches_give_the_same(pflego, tiny_clients):
     """A participant's examples may also come as a `tf.data.Dataset`."""
     whole, training = pflego

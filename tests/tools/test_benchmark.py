@@ -98,9 +98,9 @@ def test_rounds_of_less_work_run(work):
         assert simulation.run_round()["participants"] == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.lines("tff")
 def test_rounds_are_timed_beside_those_of_pflego():
-    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     clients = benchmark_work.federation([6, 6], [2, 2], 2, (4, 4, 1))
     body = models.mlp((4, 4, 1), 0)
     report = {}

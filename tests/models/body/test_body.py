@@ -1,6 +1,5 @@
 """Any Keras model serves as a body; those that cannot are in `test_refused`."""
 
-import gc
 import weakref
 
 import numpy as np
@@ -30,6 +29,7 @@ from tests.models.body.bodies import (
     theta_of,
     tokens,
 )
+from tests.resources import collecting
 from tf_pflego import models
 from tf_pflego.models.body import graphs
 from tf_pflego.models.body.body import Body
@@ -115,12 +115,13 @@ def test_the_bytes_of_an_example_are_those_of_all_layers():
 
 
 def test_a_body_goes_with_its_weights_when_nobody_needs_it():
-    body = Body(sequential((4,), layers.Dense(5)))
-    of_body(body, theta_of(body), tf.ones([2, 4]))
-    needed = weakref.ref(body)
-    del body
-    gc.collect()
-    assert needed() is None
+    with collecting() as collect:
+        body = Body(sequential((4,), layers.Dense(5)))
+        of_body(body, theta_of(body), tf.ones([2, 4]))
+        needed = weakref.ref(body)
+        del body
+        collect()
+        assert needed() is None
 
 
 class TimeFirst(tf.keras.Model):
@@ -139,26 +140,29 @@ def test_the_model_is_left_as_it_was_and_serves_on():
     model.dense.trainable = True
     calls, weights = model.calls, model.get_weights()
     attributes = {name: value for name, value in vars(model).items() if name != "calls"}
-    body = Body(model, (4,))
-    theta = theta_of(body)
-    for count in (1, 2, 3):
-        of_body(body, theta, tf.ones([count, 4]))
-    assert model.calls == calls + 1  # Traced once, whatever is done with the body.
-    assert {name: value for name, value in vars(model).items() if name != "calls"} == attributes
-    assert_identical(model.get_weights(), weights)
-    x = tf.random.normal([3, 4], seed=0)
-    features = body(theta, x)
-    del body
-    gc.collect()
+    with collecting() as collect:
+        body = Body(model, (4,))
+        theta = theta_of(body)
+        for count in (1, 2, 3):
+            of_body(body, theta, tf.ones([count, 4]))
+        assert model.calls == calls + 1  # Traced once, whatever is done with the body.
+        assert {key: value for key, value in vars(model).items() if key != "calls"} == attributes
+        assert_identical(model.get_weights(), weights)
+        x = tf.random.normal([3, 4], seed=0)
+        features = body(theta, x)
+        del body
+        collect()
     # The model's own functions are not forgotten together with the body.
     np.testing.assert_array_equal(model(x), features)
 
 
+@pytest.mark.thorough
 def test_a_body_outlives_its_model():
-    body = Body(tokens(layers.LSTM(4)))
-    gc.collect()
-    x = examples_for(body, TOKEN_SERIES)
-    assert body(theta_of(body), x).shape == (6, 4)
+    with collecting() as collect:
+        body = Body(tokens(layers.LSTM(4)))
+        collect()
+        x = examples_for(body, TOKEN_SERIES)
+        assert body(theta_of(body), x).shape == (6, 4)
 
 
 @pytest.mark.thorough
@@ -174,9 +178,9 @@ def test_ten_participants_train_side_by_side_with_layer_normalization():
 
 
 @pytest.mark.thorough
+@pytest.mark.lines("tff")
 @pytest.mark.parametrize("name", ["LSTM of tokens", "frozen backbone"])
 def test_bodies_train_alike_on_both_engines(name):
-    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     shape, build = BODIES[name]
     model = pfl.SplitModel(build(), 2, example_shape=shape)
     examples = examples_for(model, shape, 12).numpy().reshape(3, 4, *shape)

@@ -197,6 +197,7 @@ def test_without_restarts_a_worker_that_ends_ends_the_round(tiny_model, tiny_cli
     assert told() == []
 
 
+@pytest.mark.thorough
 def test_an_exchange_that_crashes_every_worker_ends_the_run(
     tiny_model, tiny_clients, temporary, told
 ):
