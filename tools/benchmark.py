@@ -4,11 +4,11 @@ make benchmark, or:
 python tools/benchmark.py [--json=FILE] [--only=fashion_mnist,cifar10,...]
 
 Everything that a ratio compares is measured in this process in turn (A B A B ...), and the medians
-are compared. Clients have as many images as those of the datasets, but random ones. An engine that
-needs a package which is not installed is left out, and a line says so. The JSON file holds one flat
-object: seconds as {median, p10, p90, runs}, and ratios and megabytes as numbers. If it exists, what
-was measured replaces the keys of the same part, and the keys of other parts stay.
-tools/benchmark_cases.py lists what is measured.
+are compared. Images are random, and as many as the datasets have. An engine that needs a package
+which is not installed is left out, and a line says so. The JSON file holds one flat object: seconds
+as {median, p10, p90, runs}, and ratios and megabytes as numbers. If it exists, what was measured
+replaces the keys of the same part, and the keys of other parts stay. tools/benchmark_cases.py lists
+what is measured.
 """
 
 import os

@@ -142,7 +142,7 @@ def images(num_classes: int = 2) -> data.ClientData:
 def alphabets() -> data.ClientData:
     """Returns eight clients with as many images and classes as alphabets of Omniglot have.
 
-    They are those of small1 and small2, with the four rotations of an image.
+    These alphabets are in small1 and small2, and each image is there in four rotations.
     """
     letters = np.array((24, 22, 24, 47, 40, 26, 42, 17))
     return federation(60 * letters, 20 * letters, letters, (28, 28, 1), of_classes=letters.sum())

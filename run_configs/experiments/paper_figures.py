@@ -1,7 +1,7 @@
 """The figures of the papers' experiments: loss and accuracy against rounds, seconds and bytes.
 
-Those of the PGFed paper are also the change of A (3), new clients (4) and convergence (5). The
-curves are drawn as in the report of runs (`tf_pflego.reports.figures`).
+Figures 3 to 5 of the PGFed paper are the change of A, new clients and convergence. The curves are
+drawn as in the report of runs (`tf_pflego.reports.figures`).
 """
 
 import os
