@@ -152,29 +152,24 @@ def run(options: argparse.Namespace, start_carrier: Callable[..., None]) -> int:
     serve = (*program, "serve", "--dataset=digits", f"--num_clients={len(clients)}")
     serve += (f"--classes_per_client={_CLASSES}", f"--clients_per_round={len(clients)}")
     serve += ("--client_names=" + ",".join(client.name for client in clients), *options.serve)
-    with _saying_what_failed(), processes(directory) as started:
-        started.run("definition", *serve, f"--define={definition}")
-        for client in clients:
-            about = (f"--name={client.name}", f"--state_dir={client}", "--consent=log")
-            about += (f"--definition={definition}", f"--data={client}.npz")
-            started.start(client.name, *program, "client", *about)
-        links = [client / "socket" for client in clients]
-        started.wait_for(lambda: all(link.exists() for link in links))
-        start_carrier(started, directory, sockets, links)
-        where = (f"--sockets={sockets}", f"--output_dir={directory / 'run'}")
-        server = started.start("server", *serve, *where, is_shown=True)
-        started.wait_for(lambda: server.poll() is not None, seconds=float("inf"))
-        (sockets / "ended").touch()
-        return server.returncode
-    return 1
-
-
-@contextlib.contextmanager
-def _saying_what_failed():
     try:
-        yield
+        with processes(directory) as started:
+            started.run("definition", *serve, f"--define={definition}")
+            for client in clients:
+                about = (f"--name={client.name}", f"--state_dir={client}", "--consent=log")
+                about += (f"--definition={definition}", f"--data={client}.npz")
+                started.start(client.name, *program, "client", *about)
+            links = [client / "socket" for client in clients]
+            started.wait_for(lambda: all(link.exists() for link in links))
+            start_carrier(started, directory, sockets, links)
+            where = (f"--sockets={sockets}", f"--output_dir={directory / 'run'}")
+            server = started.start("server", *serve, *where, is_shown=True)
+            started.wait_for(lambda: server.poll() is not None, seconds=float("inf"))
+            (sockets / "ended").touch()
+            return server.returncode
     except RuntimeError as error:
         terminal.say(str(error))
+        return 1
 
 
 def _write_examples(clients):

@@ -1,14 +1,14 @@
 """Times rounds beside their floor, which is only the products or convolutions of their passes.
 
 make benchmark, or:
-python tools/benchmark.py [--data_dir=DIR] [--json=FILE] [--only=fashion_mnist,cifar10,...]
+python tools/benchmark.py [--json=FILE] [--only=fashion_mnist,cifar10,...]
 
 Everything that a ratio compares is measured in this process in turn (A B A B ...), and the medians
-are compared. If the TFDS datasets are not in DIR, random images of the same shapes are used, and
-the report says so. An engine that needs a package which is not installed is left out, and a line
-says so. The JSON file holds one flat object: seconds as {median, p10, p90, runs}, and ratios and
-megabytes as numbers. If it exists, what was measured replaces the keys of the same part, and the
-keys of other parts stay. tools/benchmark_cases.py lists what is measured.
+are compared. Images are random, and as many as the datasets have. An engine that needs a package
+which is not installed is left out, and a line says so. The JSON file holds one flat object: seconds
+as {median, p10, p90, runs}, and ratios and megabytes as numbers. If it exists, what was measured
+replaces the keys of the same part, and the keys of other parts stay. tools/benchmark_cases.py lists
+what is measured.
 """
 
 import os
@@ -24,8 +24,6 @@ import pathlib
 
 import tensorflow as tf
 from benchmark_cases import BY_DEFAULT, PARTS, RAY_SHARDS
-from benchmark_work import installed
-from timing import measured
 
 from tf_pflego import engines
 from tf_pflego.program import terminal
@@ -59,10 +57,7 @@ def merged(before, report, chosen):
 def main():
     """Measures what the command line selects, prints it, and writes it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data_dir", default=None, help="TFDS data directory")
-    parser.add_argument(
-        "--json", default=None, help="file to write, or to replace what was measured in"
-    )
+    parser.add_argument("--json", help="file to write, or to replace what was measured in")
     parser.add_argument("--only", default=",".join(BY_DEFAULT), help="some of " + ", ".join(PARTS))
     parser.add_argument("--repeats", type=int, default=30, help="most runs of each thing")
     options = parser.parse_args()
@@ -72,19 +67,17 @@ def main():
     chosen = options.only.split(",")
     if unknown := set(chosen) - set(PARTS):
         parser.error(f"--only must be some of {', '.join(PARTS)}; got {', '.join(unknown)}")
-    if "ray" in chosen and not installed(["ray"]):
-        chosen.remove("ray")
     report = {"cores": os.cpu_count(), "tensorflow": tf.__version__}
     file = pathlib.Path(options.json) if options.json else None
     before = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else {}
     merged(before, report, chosen)  # It refuses before anything is measured.
     for part in PARTS:
         if part in chosen:
-            for entry in PARTS[part](options.data_dir, options.repeats):
-                report |= entry if isinstance(entry, dict) else measured(entry)
+            for entry in PARTS[part](options.repeats):
+                report |= entry
     show(report)
     if file:
-        whole = merged(before, report, chosen)
+        whole = merged(before, report, set(map(part_of, report)))
         file.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 

@@ -15,6 +15,7 @@ import functools
 import json
 import os
 import pathlib
+import runpy
 import sys
 import tempfile
 
@@ -25,7 +26,8 @@ from tf_pflego.program import terminal
 from tf_pflego.runs import reader
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path += [str(ROOT / "examples"), str(ROOT / "examples/flower"), str(ROOT / "examples/nvflare")]
+_EXAMPLES = ROOT / "examples"
+sys.path.insert(0, str(_EXAMPLES))
 _CLIENTS, _ROUNDS = 5, 30
 _METHODS = ("pflego", "fedrep", "ditto", "pflego_shared_head")
 # With Flower a round takes a process at each client.
@@ -62,18 +64,12 @@ def main() -> int:
 def _carriers(options):
     """Returns by name the functions that start what carries requests between the sockets."""
     carriers = {"sockets": _link}
-    if options.flower:
-        from run import start_carrier
-
-        carriers["flower"] = functools.partial(start_carrier, options.flower.absolute())
-    if options.nvflare:
-        sys.modules.pop("run", None)
-        sys.path.remove(str(ROOT / "examples/flower"))
-        from run import start_carrier
-
-        carriers["nvflare"] = functools.partial(start_carrier, options.nvflare.absolute())
-        if not os.geteuid():
-            carriers["nvflare between networks"] = functools.partial(_apart, carriers["nvflare"])
+    for engine in ("flower", "nvflare"):
+        if place := vars(options)[engine]:
+            start = runpy.run_path(str(_EXAMPLES / engine / "run.py"))["start_carrier"]
+            carriers[engine] = functools.partial(start, place.absolute())
+    if options.nvflare and not os.geteuid():
+        carriers["nvflare between networks"] = functools.partial(_apart, carriers["nvflare"])
     return carriers
 
 

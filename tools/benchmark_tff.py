@@ -1,84 +1,71 @@
 """The measurements of the benchmark on TFF alone: all methods, and methods as processes of TFF."""
 
 import numpy as np
-from benchmark_work import installed, load, simulation_of
-from timing import Case
+from benchmark_work import alphabets, images, in_turn, installed, ratio, simulation_of, spread
 
 from tf_pflego import algorithms, data, models
 from tf_pflego.core.participation import Participation
-from tf_pflego.program import terminal
 
 
-def methods(data_dir, repeats):
+def methods(repeats):
     """Times a round of every method on TFF beside one of PFLEGO, as the PFLEGO paper's Table 3.
 
     On Fashion-MNIST, 20 of 100 clients with two classes each take part. On Omniglot there are two
-    clients, whose alphabets are of median size among the eight of small1 and small2.
+    clients, whose alphabets are of median size among eight.
     """
     if not installed(["tff"]):
         return
-    for dataset in ("fashion_mnist", "omniglot"):
-        clients, source = load(dataset, data_dir)
-        yield {f"methods/{dataset}/data": source}
-        body, per_round, most = models.mlp(clients.example_shape, 0), 20, 5
-        if dataset == "omniglot":
-            clients, per_round, most = of_median_size(clients, 2), 2, 1
-            body = models.omniglot_cnn(clients.example_shape, 0)
-        names = algorithms.REGISTRY
-        yield from beside_pflego(dataset, clients, body, per_round, min(most, repeats), names)
+    clients = images()
+    body = models.mlp(clients.example_shape, 0)
+    few = min(5, repeats)
+    yield from beside_pflego("fashion_mnist", clients, body, 20, few, algorithms.REGISTRY)
+    two = two_of_median_size(alphabets())
+    body = models.omniglot_cnn(two.example_shape, 0)
+    yield from beside_pflego("omniglot", two, body, 2, 1, algorithms.REGISTRY)
 
 
-def of_median_size(clients, count):
-    """Returns the `count` clients in the middle of all, ordered by their number of examples."""
-    first = (clients.num_clients - count) // 2
+def two_of_median_size(clients):
+    """Returns of eight clients those two in the middle by their number of examples."""
     by_size = np.argsort(clients.train.sizes, kind="stable")
-    return clients.without([*by_size[:first], *by_size[first + count :]])
+    return clients.without([*by_size[:3], *by_size[5:]])
 
 
 def beside_pflego(dataset, clients, body, per_round, repeats, names):
-    """Yields the case of each method, whose rounds and PFLEGO's are timed in turn."""
+    """Yields the times of each method, whose rounds and PFLEGO's are timed in turn."""
     with simulation_of(clients, body, "pflego", "tff", per_round) as pflego:
         for name in names:
             with simulation_of(clients, body, name, "tff", per_round) as method:
-                yield Case(
-                    f"methods/{dataset}/{name}",
-                    {"pflego": pflego.run_round, "method": method.run_round},
-                    repeats,
-                    seconds={"seconds": "method", "pflego_seconds": "pflego"},
-                    ratios={"over_pflego": ("method", "pflego")},
-                    warm_up=1,
-                )
+                things = {"pflego": pflego.run_round, "method": method.run_round}
+                seconds = in_turn(things, repeats, warm_up=1)
+            yield {
+                f"methods/{dataset}/{name}/seconds": spread(seconds["method"]),
+                f"methods/{dataset}/{name}/over_pflego": ratio(
+                    seconds["method"], seconds["pflego"]
+                ),
+            }
 
 
-def process(data_dir, repeats):
+def process(repeats):
     """Times rounds of PFLEGO as a process of TFF beside rounds of a simulation on TFF.
 
     The clients are the quickstart's and `fashion_mnist`'s.
     """
     if not installed(["tff"]):
         return
-    digits = data.load("digits", data_dir)
+    digits = data.load("digits")
     partition = data.round_robin(digits.train.labels, digits.test.labels, 20, 2, 10, seed=0)
-    images, _ = load("fashion_mnist", data_dir)
-    for name, clients, per_round in (
-        ("digits", data.federate(digits, partition), 10),
-        ("fashion_mnist", images, 20),
-    ):
+    dealt = data.federate(digits, partition)
+    for name, clients, per_round in (("digits", dealt, 10), ("fashion_mnist", images(), 20)):
         body = models.mlp(clients.example_shape, 0)
         with simulation_of(clients, body, "pflego", "tff", per_round) as simulation:
-            training = training_of(simulation.algorithm, clients, per_round)
-            yield Case(
-                f"process/{name}",
-                {"process": training.run_round, "simulation": simulation.run_round},
-                repeats,
-                seconds={"seconds": "process", "simulation_seconds": "simulation"},
-                ratios={"over_simulation": ("process", "simulation")},
-            )
-        if name == "digits":
-            yield accuracies_with_aggregators(clients, per_round)
+            training = _training_of(simulation.algorithm, clients, per_round)
+            things = {"process": training.run_round, "simulation": simulation.run_round}
+            seconds = in_turn(things, repeats)
+        yield {f"process/{name}/over_simulation": ratio(seconds["process"], seconds["simulation"])}
+    yield from _accuracies_with_aggregators(dealt, 10)
 
 
-def training_of(algorithm, clients, per_round, aggregator=None):
+def _training_of(algorithm, clients, per_round, aggregator=None):
     """Returns the training of a method as a process of TFF."""
     from tf_pflego import tff as pfl_tff
 
@@ -88,8 +75,8 @@ def training_of(algorithm, clients, per_round, aggregator=None):
     return pfl_tff.Training(built, clients, Participation(**sizes))
 
 
-def accuracies_with_aggregators(clients, per_round, rounds=20):
-    """Returns the accuracy of PFLEGO's quickstart after some rounds, by what sums its gradients."""
+def _accuracies_with_aggregators(clients, per_round, rounds=20):
+    """Yields the accuracy of PFLEGO's quickstart after some rounds, by what sums its gradients."""
     import tensorflow_federated as tff
 
     body = models.mlp(clients.example_shape, 0)
@@ -103,17 +90,12 @@ def accuracies_with_aggregators(clients, per_round, rounds=20):
         "robust": tff.learning.robust_aggregator(),
         "secure": tff.learning.secure_aggregator(),
     }
-    report = {}
     for name, aggregator in aggregators.items():
         if name == "secure":  # TFF has no protocol of its own, only a stand-in for tests.
             tff.backends.test.set_sync_test_cpp_execution_context()
-        training = training_of(pflego, clients, per_round, aggregator)
+        training = _training_of(pflego, clients, per_round, aggregator)
         for _ in range(rounds):
-            metrics = training.run_round()
+            training.run_round()
         accuracy = training.evaluate().of_all["personalized"]["accuracy"]
-        report[f"process/digits/{name}_accuracy"] = round(float(accuracy), 4)
-        if name == "dp":
-            (measured,) = metrics["aggregators"]
-            terminal.say(f"differential privacy measured {measured}")
+        yield {f"process/digits/{name}_accuracy": round(float(accuracy), 4)}
     tff.backends.native.set_sync_local_cpp_execution_context()
-    return report

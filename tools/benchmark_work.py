@@ -1,7 +1,9 @@
-"""The clients, simulations, floors and parts of rounds that the benchmark's cases time."""
+"""The clients, simulations, floors and parts of rounds that the benchmark times, and its clock."""
 
 import dataclasses
 import pathlib
+import time
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -17,18 +19,46 @@ from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import file_arrays
 
-# The mini-batch methods for which the PGFed paper has images per second in its Table 7.
-SPEEDS_OF = ("fedavg", "apfl", "per_fedavg", "fedrod", "pgfed", "pgfedmo", "pgfed_ce")
 # The work of clients in rounds that are less than one of PFLEGO; each does the earlier ones' work:
 # they send theta back, read their examples too, and pass them once forward and once backward.
 WORK = ("idle", "reading", "passes")
 LOCAL_STEPS = 50
-# Rounds of mini-batches take long; each client holds one in so many of its examples of CIFAR-10.
-CIFAR_SHARE = 4
+WARM_UP = 3
 _FLOOR_BYTES = 2**31
 
 
-def floor(body, sizes, backward=True):
+def in_turn(things: Mapping, repeats: int, warm_up: int = WARM_UP) -> dict[object, list[float]]:
+    """Calls functions `repeats` times in turn, and returns {name: [seconds]}.
+
+    Before, they are called `warm_up` times, but at most as often as they are timed.
+    """
+    seconds: dict[object, list[float]] = {name: [] for name in things}
+    warm_up = min(warm_up, repeats)
+    for turn in range(warm_up + repeats):
+        for name, call in things.items():
+            started = time.perf_counter()
+            call()
+            if turn >= warm_up:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def spread(values) -> dict:
+    """Returns the median and the quantiles of a list of seconds."""
+    return {
+        "median": float(np.median(values)),
+        "p10": float(np.quantile(values, 0.1)),
+        "p90": float(np.quantile(values, 0.9)),
+        "runs": len(values),
+    }
+
+
+def ratio(seconds, other_seconds) -> float:
+    """Returns the ratio of two medians."""
+    return round(float(np.median(seconds) / np.median(other_seconds)), 3)
+
+
+def floor(body: tf.keras.Model, sizes, backward: bool = True) -> Callable:
     """Returns a function that computes the products and convolutions of a body's passes.
 
     It computes a forward pass, and a backward one if that is asked for, of so many examples at once
@@ -68,7 +98,7 @@ def floor(body, sizes, backward=True):
     return lambda: passes(tensors).numpy()
 
 
-def floors_of(name, seconds):
+def floors_of(name: str, seconds: Mapping) -> dict[str, float]:
     """Returns where the time of a round of PFLEGO goes, in floors, by what each part adds.
 
     The parts are the engine itself, reading the examples, the passes of the body, and the rest,
@@ -83,19 +113,42 @@ def floors_of(name, seconds):
     }
 
 
-def federation(sizes, test_sizes, num_classes, shape, seed=0):
-    """Returns clients with random images."""
-    rng = np.random.default_rng(seed)
-    classes = np.broadcast_to(np.asarray(num_classes, np.int32), [len(sizes)])
+def federation(sizes, test_sizes, num_classes, shape, of_classes=0) -> data.ClientData:
+    """Returns clients with so many random images, in so many classes of the client's own.
+
+    Clients hold the next ones, in turn, of all classes if there are `of_classes`, and else the
+    first ones.
+    """
+    rng = np.random.default_rng(0)
+    counts = np.broadcast_to(np.asarray(num_classes, np.int32), [len(sizes)])
     splits = []
-    for counts in (sizes, test_sizes):
-        images = rng.integers(0, 256, (sum(counts), *shape), dtype=np.uint8)
-        labels = rng.integers(0, np.repeat(classes, counts)).astype(np.int32)
-        splits.append(data.ClientSplit(images, labels, starts(counts)))
-    return data.ClientData(*splits, np.array(classes))
+    for each in (sizes, test_sizes):
+        images = rng.integers(0, 256, (sum(each), *shape), dtype=np.uint8)
+        labels = rng.integers(0, np.repeat(counts, each)).astype(np.int32)
+        splits.append(data.ClientSplit(images, labels, starts(each)))
+    classes = None
+    if of_classes:
+        ends = np.cumsum(counts)
+        turns = zip(ends - counts, ends, strict=True)
+        classes = [np.sort(np.arange(*turn) % of_classes) for turn in turns]
+    return data.ClientData(*splits, np.array(counts), classes=classes)
 
 
-def federation_in_files(num_clients, train_size, test_size, shape):
+def images(num_classes: int = 2) -> data.ClientData:
+    """Returns 100 clients with as many images as Fashion-MNIST has for each."""
+    return federation([600] * 100, [100] * 100, num_classes, (28, 28, 1), of_classes=10)
+
+
+def alphabets() -> data.ClientData:
+    """Returns eight clients with as many images and classes as alphabets of Omniglot have.
+
+    These alphabets are in small1 and small2, and each image is there in four rotations.
+    """
+    letters = np.array((24, 22, 24, 47, 40, 26, 42, 17))
+    return federation(60 * letters, 20 * letters, letters, (28, 28, 1), of_classes=letters.sum())
+
+
+def federation_in_files(num_clients, train_size, test_size, shape) -> data.ClientData:
     """Returns clients of two classes with random images, in files as datasets are."""
     rng, splits = np.random.default_rng(0), []
     for size in (train_size, test_size):
@@ -109,7 +162,7 @@ def federation_in_files(num_clients, train_size, test_size, shape):
     return data.ClientData(*splits, np.full(num_clients, 2))
 
 
-def installed(names):
+def installed(names) -> list[str]:
     """Returns the engines that can run here, and says which cannot."""
     present = []
     for name in names:
@@ -119,44 +172,6 @@ def installed(names):
         except ImportError as error:
             terminal.say(f"not measured: {error}")
     return present
-
-
-def load(name, data_dir):
-    """Returns (clients, where they come from)."""
-    shape = (28, 28, 1)
-    try:
-        dataset = data.load(name, data_dir, omniglot_splits=("small1", "small2"))
-    except data.DatasetError:
-        if name == "omniglot":
-            return federation([1800] * 8, [600] * 8, 30, shape), "random"
-        return federation([600] * 100, [100] * 100, 2, shape), "random"
-    train, test = dataset.train, dataset.test
-    if name == "omniglot":
-        return data.federate(dataset, data.by_group(train.groups, train.labels, seed=0)), "tfds"
-    partition = data.round_robin(train.labels, test.labels, 100, 2, 10, seed=0)
-    return data.federate(dataset, partition), "tfds"
-
-
-def load_cifar10(data_dir):
-    """Returns (five clients of a Dirichlet partition among 25, where their images come from).
-
-    They are of all sizes: among the 25 in the order of size they are the 3rd, the 8th and so on.
-    """
-    try:
-        dataset, source = data.merged(data.load("cifar10", data_dir)), "tfds"
-    except data.DatasetError:
-        images = federation([60_000], [1], 10, (32, 32, 3)).train
-        examples = data.Examples(images.examples, images.labels)
-        dataset, source = data.Dataset("random", examples, None, 10), "random"
-    whole = data.dirichlet(dataset.train.labels, 25, 10, seed=0)
-    by_size = np.argsort([len(rows) for rows in whole.train_indices], kind="stable")
-    chosen = np.sort(by_size[2::5])
-    partition = data.Partition(
-        tuple(whole.classes[client] for client in chosen),
-        tuple(whole.train_indices[client][::CIFAR_SHARE] for client in chosen),
-        tuple(whole.test_indices[client][::CIFAR_SHARE] for client in chosen),
-    )
-    return data.federate(dataset, partition, label_space="global"), source
 
 
 def simulation_of(clients, body, algorithm, engine, per_round, share=1, sampled=0, **settings):
@@ -179,14 +194,19 @@ def simulation_of(clients, body, algorithm, engine, per_round, share=1, sampled=
     return Simulation(built, clients, participation, engine, eval_clients=sampled)
 
 
-def megabytes_of(pid, name="RssAnon"):
-    """Returns what the kernel counts of a process; RssAnon is its memory without mapped files."""
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+def memory_peak_anew() -> None:
+    """Lets the kernel's VmHWM begin anew."""
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+
+
+def megabytes(name: str = "RssAnon") -> float:
+    """Returns what the kernel counts of this process; RssAnon is without mapped files."""
+    status = pathlib.Path("/proc/self/status").read_text()
     kilobytes = next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
     return round(kilobytes / 1024, 1)
 
 
-def part_of_round(model, work):
+def part_of_round(model: models.SplitModel, work: str) -> contract.Algorithm:
     """Returns an algorithm whose clients do a part of PFLEGO's work, one of `WORK`."""
 
     def client_update(theta, head, client, round_):

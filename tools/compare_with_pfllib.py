@@ -45,10 +45,10 @@ TRAINED = (0, 0, 0), (0, 0, 1)
 
 
 class Twin(NamedTuple):
-    """The settings at which a method is compared, and the bridges that do it."""
+    """The settings at which a method is compared, and the bridges that do it; names by words."""
 
     settings: dict
-    bridges: tuple = ()
+    bridges: str = ""
     server: str = "weights"  # fields of its state
     client: str = "weights"
     passes: tuple = TRAINED  # over a client's examples in a round, and before the first
@@ -71,35 +71,27 @@ OF_FEDALA = {"mixing_share": 1.0, "mixing_learning_rate": 1.0, "mixing_passes": 
 OF_GPFL = {"magnitude_weight": 1.0, "valve_decay": 0.2}
 METHODS = {
     "scaffold": Twin({}, client="variate"),
-    "moon": Twin(OF_MOON, ("state",)),
-    "fedala": Twin(OF_FEDALA, ("passes", "participants"), client="weights mixing"),
+    "moon": Twin(OF_MOON, "state"),
+    "fedala": Twin(OF_FEDALA, "passes participants", client="weights mixing"),
     "fedproto": Twin(
-        {"prototype_weight": 1.0},
-        ("last",),
-        "prototypes",
-        "weights prototypes",
-        passes=(*TRAINED, PLAIN),
+        {"prototype_weight": 1.0}, "last", "prototypes", "weights prototypes", (*TRAINED, PLAIN)
     ),
-    "gpfl": Twin(
-        OF_GPFL, ("conditions", "norms"), client="head", before=(PLAIN,), arranged=_by_halves
-    ),
-    "fedcp": Twin(
-        {"mmd_weight": 1.0}, ("noise", "newest", "state"), client="head", arranged=_swapped
-    ),
+    "gpfl": Twin(OF_GPFL, "conditions norms", client="head", before=(PLAIN,), arranged=_by_halves),
+    "fedcp": Twin({"mmd_weight": 1.0}, "noise newest state", client="head", arranged=_swapped),
     "feddbe": Twin(
         {"mean_weight": 5.0, "mean_momentum": 0.3},
-        ("half",),
+        "half",
         client="bias",
         passes=((1, 0, 0), (1, 0, 1)),
         before=(PLAIN, *TRAINED),
     ),
     "fedas": Twin(
         {"alignment_learning_rate": 0.01},
-        ("batches", "state"),
+        "batches state",
         passes=(PLAIN, (0, 1, 0), *TRAINED, (0, 2, 0)),
     ),
     "fedbabu": Twin({}, client=""),
-    "fedrod": Twin({}, ("zero",), client="head", before=(PLAIN,)),
+    "fedrod": Twin({}, "zero", client="head", before=(PLAIN,)),
 }
 
 
@@ -211,10 +203,11 @@ def main():
     }
     rows = []
     for name, twin in METHODS.items():
-        pairs = [compared(name, count, options, twin.bridges) for count in (4, 3)]
+        bridges = twin.bridges.split()
+        pairs = [compared(name, count, options, bridges) for count in (4, 3)]
         different, moved = zip(*pairs, strict=True)
         figures = {"largest_difference": max(different), "least_move": min(moved)}
-        said = " ".join(BRIDGES[bridge] for bridge in twin.bridges)
+        said = " ".join(BRIDGES[bridge] for bridge in bridges)
         rows.append({"method": name, "rounds": ROUNDS, **figures, "bridges": said, **commits})
         terminal.show(str(rows[-1]))
     store.write(RESULT, rows)

@@ -9,51 +9,27 @@ with what was measured at their heads, and the tables of README.md and docs/ bel
 draws the tables and figures of the sweeps themselves.
 """
 
+import importlib
 import pathlib
 import re
 import sys
 from collections.abc import Sequence
-
-# Files of experiments import those beside them.
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run_configs" / "experiments"))
-
-import adapted_body
-import attacks
-import fair_field
-import overview
-import paper_pages
-import pflego
-import pgfed
-import private_curve
-import shared_head
-import small_field
-import tables
-import trained_body
-import trained_heads
 
 from tf_pflego.sweeps import Cell, Experiment, store
 from tf_pflego.system import durable, texts
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
+_FILES = ROOT / "run_configs" / "experiments"
+sys.path.insert(0, str(_FILES))  # They import those beside them.
+_MODULES = {path.stem: importlib.import_module(path.stem) for path in sorted(_FILES.glob("*.py"))}
 EXPERIMENTS = {
     name: experiment
-    for module in (
-        adapted_body,
-        attacks,
-        fair_field,
-        pflego,
-        pgfed,
-        private_curve,
-        shared_head,
-        small_field,
-        tables,
-        trained_body,
-        trained_heads,
-    )
+    for module in _MODULES.values()
     for name, experiment in vars(module).items()
     if isinstance(experiment, Experiment)
 }
+overview, paper_pages = _MODULES["overview"], _MODULES["paper_pages"]
 # A marker, and the table below it.
 _SHOWN = re.compile(r"(<!-- (results/[\w/]+\.md), table (\d+) -->\n)((?:\|.*\n)*)")
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)

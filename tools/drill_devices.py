@@ -2,16 +2,16 @@
 
 import contextlib
 import json
-import pathlib
 import shutil
 import time
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 from unittest import mock
 
 import numpy as np
-from drill_runs import end
-from harmed_federation import NAMES, HarmedFederation
+from drill_runs import ROOT, end
+from harmed_federation import HarmedFederation
 
+from tf_pflego import engines
 from tf_pflego.engines.engine import Outcome
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.program import terminal
@@ -26,106 +26,77 @@ _LONGER = {"num_rounds": 22, "eval_every": 22}
 _HURRY = {"round_deadline": 15.0} | _LONGER
 _THREE = {"clients_per_round": 3}
 _TEN_YEARS = 315360000
-# The harm -> (the plan of a `HarmedFederation`, the settings, whether clients are left out,
-# which log says what).
+
+
+class Fault(NamedTuple):
+    """A harm, and what it changes."""
+
+    plan: str  # of a `HarmedFederation`
+    settings: dict | None = None  # the changed ones
+    leaves_out: bool = False  # clients, whose reports are missing
+    log: str = ""  # whose log must say what follows
+    says: str = ""
+
+
 FAULTS = {
-    "a client is killed before an exchange": ([("request", 5, 1, "kill b, start_again b")], {}),
-    "a client is killed while it computes": (
-        [("work", 5, 1, "wait 0.01, kill b, start_again b")],
-        {},
+    "a client is killed before an exchange": Fault("request 5 b: kill b, start_again b"),
+    "a client is killed while it computes": Fault("work 5 b: wait 0.01, kill b, start_again b"),
+    "a client is killed when its state is written, and its answer is lost": Fault(
+        "reply 5 b: kill b, start_again b"
     ),
-    "a client is killed when its state is written, and its answer is lost": (
-        [("reply", 5, 1, "kill b, start_again b")],
-        {},
+    "three clients are killed in turn": Fault(
+        "request 3 a: kill a, start_again a; work 6 c: kill c, start_again c; "
+        "reply 9 e: kill e, start_again e"
     ),
-    "three clients are killed in turn": (
-        [
-            (instant, number, client, f"kill {NAMES[client]}, start_again {NAMES[client]}")
-            for instant, number, client in (("request", 3, 0), ("work", 6, 2), ("reply", 9, 4))
-        ],
-        {},
+    "the server is killed in a round": Fault("work 5 b: kill server"),
+    "the server is killed when some have answered": Fault("reply 6 b: kill server"),
+    "the server is killed between rounds": Fault("work 6 b: kill_server_after_this_round"),
+    "the server is killed three times": Fault(
+        "reply 2 b: kill server; reply 5 b: kill server; reply 8 b: kill server"
     ),
-    "the server is killed in a round": ([("work", 5, 1, "kill server")], {}),
-    "the server is killed when some have answered": ([("reply", 6, 1, "kill server")], {}),
-    "the server is killed between rounds": ([("work", 6, 1, "kill_server_after_this_round")], {}),
-    "the server is killed three times": (
-        [("reply", number, 1, "kill server") for number in (2, 5, 8)],
-        {},
+    "the server and two clients are killed": Fault(
+        "work 5 b: kill server b d, start_again b d", _THREE
     ),
-    "the server and two clients are killed": (
-        [("work", 5, 1, "kill server b d, start_again b d")],
-        _THREE,
+    "the server and all clients are killed": Fault(
+        "reply 5 b: kill server a b c d e, start_again a b c d e"
     ),
-    "the server and all clients are killed": (
-        [("reply", 5, 1, "kill server a b c d e, start_again a b c d e")],
-        {},
+    "a client stands still for a time (SIGSTOP, SIGCONT)": Fault(
+        "work 5 b: send_signal b SIGSTOP, wait 3, send_signal b SIGCONT"
     ),
-    "a client stands still for a time (SIGSTOP, SIGCONT)": (
-        [("work", 5, 1, "send_signal b SIGSTOP, wait 3, send_signal b SIGCONT")],
-        {},
+    "a client stands still past the deadline": Fault(
+        "work 5 b: send_signal b SIGSTOP; request 7 a: send_signal b SIGCONT", _HURRY, True
     ),
-    "a client stands still past the deadline": (
-        [("work", 5, 1, "send_signal b SIGSTOP"), ("request", 7, 0, "send_signal b SIGCONT")],
-        _HURRY,
-        True,
+    "the link is cut within a request": Fault("half_request 5 b: wait 0"),
+    "the link is cut within an answer": Fault("half_reply 5 b: wait 0"),
+    "the link is cut for rounds": Fault("reply 4 b: cut b; request 7 a: join b", _HURRY, True),
+    "a request comes again, after that of the next round": Fault(
+        "reply 4 b: keep b; reply 5 b: give_again b"
     ),
-    "the link is cut within a request": ([("half a request", 5, 1, "wait 0")], {}),
-    "the link is cut within an answer": ([("half a reply", 5, 1, "wait 0")], {}),
-    "the link is cut for rounds": (
-        [("reply", 4, 1, "cut b"), ("request", 7, 0, "join b")],
-        _HURRY,
-        True,
+    "a client's disk is full for rounds": Fault(
+        "request 4 b: limit_files b 100; request 8 a: limit_files b -1", _LONGER, True
     ),
-    "a request comes again, after that of the next round": (
-        [("reply", 4, 1, "keep b"), ("reply", 5, 1, "give_again b")],
-        {},
+    "clocks are off by ten years, and one jumps": Fault(
+        f"request 2 b: kill b, start_with_clock b {_TEN_YEARS}; "
+        f"request 4 d: kill d, start_with_clock d -{_TEN_YEARS}; "
+        "request 8 b: kill b, start_again b"
     ),
-    "a client's disk is full for rounds": (
-        [("request", 4, 1, "limit_files b 100"), ("request", 8, 0, "limit_files b -1")],
-        _LONGER,
-        True,
+    "a client's newest state is torn, and later copied back": Fault(
+        "request 4 b: kill b, tear b, start_again b; request 8 a: copy_back b", _LONGER, True
     ),
-    "clocks are off by ten years, and one jumps": (
-        [
-            ("request", 2, 1, f"kill b, start_with_clock b {_TEN_YEARS}"),
-            ("request", 4, 3, f"kill d, start_with_clock d -{_TEN_YEARS}"),
-            ("request", 8, 1, "kill b, start_again b"),
-        ],
-        {},
+    "a client returns after many rounds": Fault(
+        "request 2 b: kill b; request 9 a: start_again b", _HURRY | _THREE, True
     ),
-    "a client's newest state is torn, and later copied back": (
-        [
-            ("request", 4, 1, "kill b, tear b, start_again b"),
-            ("request", 8, 0, "copy_back b"),
-        ],
-        _LONGER,
-        True,
+    "a second client is started in the directory of one": Fault(
+        "request 4 b: start_one_more b b", log="b", says="must belong to one client"
     ),
-    "a client returns after many rounds": (
-        [("request", 2, 1, "kill b"), ("request", 9, 0, "start_again b")],
-        _HURRY | _THREE,
-        True,
+    "another client calls itself as one does": Fault(
+        "request 4 b: start_one_more b other; work 8 b: wait 20",
+        log="server",
+        says="it is called b, as b is",
     ),
-    "a second client is started in the directory of one": (
-        [("request", 4, 1, "start_one_more b b")],
-        {},
-        False,
-        ("b", "must belong to one client"),
-    ),
-    "another client calls itself as one does": (
-        [("request", 4, 1, "start_one_more b other"), ("work", 8, 1, "wait 20")],
-        {},
-        False,
-        ("server", "it is called b, as b is"),
-    ),
-    "the server is killed, and its sockets move": (
-        [("work", 5, 1, "move_sockets, kill server")],
-        {},
-    ),
-    "a client is slow, and one more is drawn than needed": (
-        [("request", number, 1, "wait 2") for number in (3, 6)],
-        _THREE | {"spare_clients": 1},
-        True,
+    "the server is killed, and its sockets move": Fault("work 5 b: move_sockets, kill server"),
+    "a client is slow, and one more is drawn than needed": Fault(
+        "request 3 b: wait 2; request 6 b: wait 2", _THREE | {"spare_clients": 1}, True
     ),
 }
 
@@ -154,25 +125,32 @@ def leaving_out(absent, spare_clients=0, engine=LeavesOut):
         yield
 
 
-def harm_devices(options):
+def harm_devices(
+    scratch,
+    data_dir="",
+    seed=0,
+    methods=("pflego", "ditto"),
+    only="",
+    results=ROOT / "results" / "devices_faults.json",
+):
     """Harms a federation with each method in turn, and compares its end with a simulation's.
 
     The simulation leaves out the clients that the records of the federation say were left out.
-    Faults that are in the results already with a good end are passed over.
+    Faults that are in the results already with a good end are passed over; `only` is a part of the
+    names of the others.
     """
-    results = pathlib.Path(options.results)
+    # As the programs do, before TensorFlow has run anything: sums have the same last bits then.
+    engines.prepare_process(_SETTINGS["clients_per_round"])
     entries = json.loads(results.read_text(encoding="utf-8")) if results.exists() else []
     done = [entry["fault"] for entry in entries if entry["good"]]
-    for place, (what, (plan, settings, *rest)) in enumerate(FAULTS.items()):
-        if options.only not in what or what in done:
+    for place, (what, fault) in enumerate(FAULTS.items()):
+        if only not in what or what in done:
             continue
-        leaves_out, says = (*rest, *(False, None)[len(rest) :])
-        method = options.methods.split(",")[place % len(options.methods.split(","))]
-        settings = _SETTINGS | {"algorithm": method, "seed": options.seed} | settings
-        settings |= {"data_dir": options.data_dir} if options.data_dir else {}
-        directory = pathlib.Path(options.scratch) / str(place)
-        began = time.time()
-        federation = HarmedFederation(directory, plan, settings)
+        settings = {"algorithm": methods[place % len(methods)], "seed": seed}
+        settings = _SETTINGS | settings | (fault.settings or {})
+        settings |= {"data_dir": data_dir} if data_dir else {}
+        directory, began = scratch / str(place), time.time()
+        federation = HarmedFederation(directory, fault.plan, settings)
         try:
             federation.serve()
         finally:
@@ -186,11 +164,11 @@ def harm_devices(options):
             (number,) = np.frombuffer(*state.values(), np.int64)
             own = list(expected[2][client].values())
             same = same and federation.state(client, number) == own
-        good = same and (left_out > 0) == leaves_out
-        good = good and (says is None or says[1] in federation.said(says[0]))
-        entry = {"fault": what, "method": method, "rounds": len(got[0]), "left out": left_out}
-        entry |= {"starts of the server": federation.starts, "seconds": round(seconds)}
-        entry |= {"bits equal": same, "good": good}
+        good = same and (left_out > 0) == fault.leaves_out
+        good = good and (not fault.says or fault.says in federation.said(fault.log))
+        entry = {"fault": what, "method": settings["algorithm"], "rounds": len(got[0])}
+        entry |= {"left out": left_out, "starts of the server": federation.starts}
+        entry |= {"seconds": round(seconds), "bits equal": same, "good": good}
         entries = [*(each for each in entries if each["fault"] != what), entry]
         results.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
         yield entry, good

@@ -1,6 +1,7 @@
 """Drills that kill programs, which are then resumed, and that harm the TFF workers of programs."""
 
 import contextlib
+import itertools
 import os
 import pathlib
 import random
@@ -11,6 +12,8 @@ import time
 
 from drill_runs import checkpoints, end, finish, rounds_of, start, undisturbed, wait_for_round
 
+from tf_pflego.algorithms import REGISTRY
+
 _ROUNDS = 150
 _FLAGS = (
     *("--dataset=digits", "--num_clients=20", "--clients_per_round=5", f"--num_rounds={_ROUNDS}"),
@@ -19,24 +22,25 @@ _FLAGS = (
 _WORKER_START_SECONDS = 1.0  # about as long as a worker takes to start
 
 
-def kill_programs(options):
+def kill_programs(
+    scratch, data_dir="", seed=0, runs=42, engines=("in_process", "tff"), methods=tuple(REGISTRY)
+):
     """Kills each run at a random time and resumes it, and every third run once more.
 
     The runs are shared among the methods and engines. A kill comes at a random time after the start
     in one case of four, else at a random time within a random round. Before each resumption a file
     of the newest checkpoint is cut off in one case of four.
     """
-    rng = random.Random(options.seed)
-    cases = [(m, e) for m in options.methods.split(",") for e in options.engines.split(",")]
+    rng = random.Random(seed)
+    cases = list(itertools.product(methods, engines))
     for place, (method, engine) in enumerate(cases):
-        numbers = range(place, options.runs, len(cases))
+        numbers = range(place, runs, len(cases))
         row = {"method": method, "engine": engine, "runs": len(numbers)}
         if not numbers:
             yield row, None
             continue
-        whole, killed = (pathlib.Path(options.scratch) / name for name in ("whole", "killed"))
-        flags = [f"--algorithm={method}", f"--engine={engine}", *_FLAGS]
-        flags.append(f"--data_dir={options.data_dir}")
+        whole, killed = (scratch / name for name in ("whole", "killed"))
+        flags = [f"--algorithm={method}", f"--engine={engine}", *_FLAGS, f"--data_dir={data_dir}"]
         seconds = undisturbed(flags, whole)
         harms, goods = [], []
         for number in numbers:
@@ -50,11 +54,7 @@ def kill_programs(options):
         row["killed twice"] = sum(len(harm["rounds"]) == 2 for harm in harms)
         row |= {key: sum(harm[key] for harm in harms) for key in ("cut off", "passed over")}
         rounds = (" ".join(map(str, harm["rounds"])) for harm in harms)
-        yield row | {"rounds at the kills": "; ".join(rounds), "the end": _said(goods)}, all(goods)
-
-
-def _said(goods):
-    return "the same" if all(goods) else "DIFFERENT"
+        yield row | {"rounds at the kills": "; ".join(rounds)}, all(goods)
 
 
 def _killed_run(flags, output, kills, seconds, rng):
@@ -92,19 +92,25 @@ def _cut_off(output, rng):
     return True
 
 
-def harm_workers(options):
+def harm_workers(
+    scratch,
+    data_dir="",
+    seed=0,
+    kills=20,
+    stops=5,
+    methods=("pflego", "fedavg", "ditto", "pgfed", "fedfomo"),
+):
     """Kills (SIGKILL) or stops (SIGSTOP) the worker of one run of each method at random times.
 
     In one case of four it is soon after the last time, when the new worker may still be starting,
     else after another round. The run must go on with another worker, and say so in a line.
     """
-    rng = random.Random(options.seed)
-    methods = options.methods.split(",")
-    faults = [signal.SIGKILL] * options.kills + [signal.SIGSTOP] * options.stops
+    rng = random.Random(seed)
+    faults = [signal.SIGKILL] * kills + [signal.SIGSTOP] * stops
     rng.shuffle(faults)
     for place, method in enumerate(methods):
-        whole, harmed = (pathlib.Path(options.scratch) / name for name in ("whole", "harmed"))
-        flags = [f"--algorithm={method}", "--engine=tff", *_FLAGS, f"--data_dir={options.data_dir}"]
+        whole, harmed = (scratch / f"{method}_{name}" for name in ("whole", "harmed"))
+        flags = [f"--algorithm={method}", "--engine=tff", *_FLAGS, f"--data_dir={data_dir}"]
         of_rounds = undisturbed(flags, whole)[1]
         started, running, rounds = time.time(), start(flags, harmed), []
         faults_here = faults[place :: len(methods)]
@@ -122,15 +128,12 @@ def harm_workers(options):
                 os.kill(worker, fault)
             rounds.append(rounds_of(harmed))
         lines = finish(running).count("runs the exchange again")
-        same = end(harmed) == end(whole)
         done = faults_here[: len(rounds)]
         row = {"method": method, "kills": done.count(signal.SIGKILL)}
         row |= {"stops": done.count(signal.SIGSTOP), "lines": lines}
         row |= {"rounds then": " ".join(map(str, rounds))}
-        row |= {"seconds": f"{time.time() - started:.0f}", "the end": _said([same])}
-        yield row, same if rounds else None
-        shutil.rmtree(whole)
-        shutil.rmtree(harmed)
+        row |= {"seconds": f"{time.time() - started:.0f}"}
+        yield row, end(harmed) == end(whole) if rounds else None
 
 
 def _worker(running):

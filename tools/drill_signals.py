@@ -98,26 +98,32 @@ PHASES = {
 }
 
 
-def send_signals(options):
+def send_signals(
+    scratch,
+    data_dir="",
+    seed=0,
+    signals=200,
+    at_once=2,
+    engines=("in_process", "tff"),
+    phases=tuple(PHASES),
+):
     """Sends the signals, and yields a row for each phase, engine and signal."""
-    phases = options.phases.split(",") if options.phases else PHASES
-    cases = list(itertools.product(phases, options.engines.split(","), _SIGNALS))
-    rng = random.Random(options.seed)
-    cycle = itertools.islice(itertools.cycle(cases), options.signals)
+    cases = list(itertools.product(phases, engines, _SIGNALS))
+    rng = random.Random(seed)
+    cycle = itertools.islice(itertools.cycle(cases), signals)
     drawn = [(case, rng.random()) for case in cycle]
     endings = {case: [] for case in cases}
 
     def run(place):
         case, share = drawn[place]
-        scratch = pathlib.Path(options.scratch) / str(place)
-        ending = ending_of(*case, share, scratch, options.data_dir)
+        ending = ending_of(*case, share, scratch / str(place), data_dir)
         endings[case].append(ending)
         phase, engine, number = case
         fault = "; ".join(ending.faults) or "in order"
         terminal.say(f"{phase}, {engine}, {number.name}: {ending.seconds:.2f} s, {fault}")
-        shutil.rmtree(scratch)
+        shutil.rmtree(scratch / str(place))
 
-    with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         list(pool.map(run, range(len(drawn))))
     for (phase, engine, number), these in endings.items():
         good = sum(not ending.faults for ending in these)

@@ -18,85 +18,49 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
+import inspect
+import pathlib
 import pkgutil
 import signal
 import sys
 import tempfile
 
-from drill_runs import ROOT
-
 from tf_pflego.program import terminal
 
-_ENGINES = ("in_process,tff", "the engines")
-_METHODS = ("", "the methods; none stands for all")
-_RAY = ROOT / "results" / "ray"
-# name -> (function, the options that only it takes: (default, meaning)). The function takes the
-# options, and yields (a row of the table, whether the ends are as they must be); the second is None
-# where nothing was tried.
+# name -> function. It takes a directory and its options by name, and yields (a row of the table,
+# whether the end is as it must be); the second is None where nothing was tried.
 DRILLS = {
-    "kills": (
-        "drill_kills:kill_programs",
-        {"runs": (42, "runs in all"), "engines": _ENGINES, "methods": _METHODS},
-    ),
-    "workers": (
-        "drill_kills:harm_workers",
-        {
-            "kills": (20, "SIGKILLs in all"),
-            "stops": (5, "SIGSTOPs in all"),
-            "methods": ("pflego,fedavg,ditto,pgfed,fedfomo", "the methods"),
-        },
-    ),
-    "shards": (
-        "drill_ray:kill_shards",
-        {"methods": _METHODS, "results": (f"{_RAY}_kills.json", "methods in it are passed over")},
-    ),
-    "nodes": (
-        "drill_ray:compare_nodes",
-        {
-            "shards": (10, "the shards"),
-            "nodes": ("1,2,5", "the nodes of each cluster"),
-            "methods": ("pflego,ditto", "the methods"),
-            "results": (f"{_RAY}_nodes.json", "the file to write"),
-        },
-    ),
-    "devices": (
-        "drill_devices:harm_devices",
-        {
-            "methods": ("pflego,ditto", "the methods, in turn"),
-            "only": ("", "a part of the names of the faults; none stands for all"),
-            "results": (str(ROOT / "results" / "devices_faults.json"), "the file to write"),
-        },
-    ),
-    "signals": (
-        "drill_signals:send_signals",
-        {
-            "signals": (200, "signals in all"),
-            "at_once": (2, "runs at a time"),
-            "engines": _ENGINES,
-            "phases": ("", "the phases; none stands for all"),
-        },
-    ),
+    "kills": "drill_kills:kill_programs",
+    "workers": "drill_kills:harm_workers",
+    "shards": "drill_ray:kill_shards",
+    "nodes": "drill_ray:compare_nodes",
+    "devices": "drill_devices:harm_devices",
+    "signals": "drill_signals:send_signals",
 }
+_ENDS = {True: "as it must be", False: "DIFFERENT", None: "not tried"}
 
 
 def main(arguments: list[str]) -> int:
     """Runs a drill, and prints a row for each case of it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    names = parser.add_subparsers(dest="drill", required=True, metavar="NAME")
-    for name, (_, settings) in DRILLS.items():
-        one = names.add_parser(name, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-        common = {"data_dir": ("", "the TFDS data directory"), "seed": (0, "of the random times")}
-        for setting, (default, meaning) in (settings | common).items():
-            one.add_argument(f"--{setting}", type=type(default), default=default, help=meaning)
-    options = parser.parse_args(arguments)
-    if getattr(options, "methods", None) == "":
-        options.methods = ",".join(pkgutil.resolve_name("tf_pflego.algorithms:REGISTRY"))
-    drill = pkgutil.resolve_name(DRILLS[options.drill][0])
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("drill", choices=DRILLS, metavar="NAME")
+    name = parser.parse_args(arguments[:1]).drill
+    drill = pkgutil.resolve_name(DRILLS[name])
+    about = {"description": inspect.getdoc(drill), "formatter_class": raw}
+    parser = argparse.ArgumentParser(prog=f"drills.py {name}", **about)
+    for option in list(inspect.signature(drill).parameters.values())[1:]:
+        many = isinstance(option.default, tuple)
+        shown = ",".join(option.default) if many else option.default
+        kind = (lambda text: tuple(text.split(","))) if many else type(option.default)
+        parser.add_argument(
+            f"--{option.name}", type=kind, default=option.default, help=f"default: {shown}"
+        )
+    options = vars(parser.parse_args(arguments[1:]))
     goods: list[bool | None] = []
-    with tempfile.TemporaryDirectory(prefix="tf_pflego_drill_") as options.scratch:
-        for row, good in drill(options):
+    with tempfile.TemporaryDirectory(prefix="tf_pflego_drill_") as scratch:
+        for row, good in drill(pathlib.Path(scratch), **options):
+            row = row | {"the end": _ENDS[good]}
             if not goods:
                 terminal.show(f"| {' | '.join(row)} |\n{'|---' * len(row)}|")
             goods.append(good)

@@ -32,14 +32,19 @@ _copies.set_forkserver_preload(["harmed_federation", "tf_pflego.devices.client"]
 class HarmedFederation:
     """The processes of a federation with their files in a directory.
 
-    The `plan` has (instant, round, client, what is done): it is done once, at that instant of the
-    first exchange of this client, or of anybody if it is None, from that round on.
+    The `plan` is `INSTANT ROUND CLIENT: what is done`, with a semicolon between several. It is done
+    once, at that instant of the first exchange of this client from that round on. Each step, with
+    a comma between them, is the name of a function below with what it takes.
     """
 
-    def __init__(self, directory: pathlib.Path, plan: list[tuple], settings: dict):
-        self._directory, self._settings, self._plan = directory, settings, list(plan)
+    def __init__(self, directory: pathlib.Path, plan: str, settings: dict):
+        self._directory, self._settings = directory, settings
+        self._plan = []
+        for when, steps in (one.split(": ") for one in plan.split("; ")):
+            instant, number, name = when.split()
+            self._plan.append((instant, int(number), name, steps))
         self._sockets, self._lock = directory / "sockets", threading.Lock()
-        self._without_link: set[int] = set()
+        self._without_link: set[str] = set()
         self._kept: dict = {}
         self._processes: list = []
         self._clients: dict = {}
@@ -55,8 +60,8 @@ class HarmedFederation:
                 arrays[f"{split}_examples"] = of_all.examples[rows]
                 arrays[f"{split}_labels"] = of_all.labels[rows]
             np.savez(directory / f"{name}.npz", **arrays)
-            self._start_client(number)
-            self._carry(name, number)
+            self._start_client(name)
+            self._carry(name)
 
     def serve(self) -> None:
         """Runs the server until it has ended well; one that was killed is started again."""
@@ -95,20 +100,19 @@ class HarmedFederation:
         self._processes.append(process)
         return process
 
-    def _start_client(self, number, directory="", **options):
-        name = NAMES[number]
+    def _start_client(self, name, directory="", **options):
         flags = {"definition": self._directory / "definition.json", "name": name}
         flags["data"] = self._directory / f"{name}.npz"
         flags |= {"state_dir": self._directory / (directory or name), "consent": "log"}
-        self._clients[number] = self._start(directory or name, "client", flags, **options)
+        self._clients[name] = self._start(directory or name, "client", flags, **options)
 
-    def _carry(self, name, number):
+    def _carry(self, name):
         """Listens for requests to a client, each on a link of its own."""
 
         class Link(socketserver.BaseRequestHandler):
             def handle(link):
                 try:
-                    self._pass_on(number, link.request)
+                    self._pass_on(name, link.request)
                 except OSError:
                     pass  # The link is closed without a reply.
 
@@ -117,38 +121,38 @@ class HarmedFederation:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def _pass_on(self, number, link):
+    def _pass_on(self, name, link):
         request = frames.receive(link)
-        if request is None or number in self._without_link:
+        if request is None or name in self._without_link:
             return
         facts, arrays = messages.unpacked(request)
         now = int(arrays["round/0"]) if facts["ask"] == "exchange" else 0
-        self._harm("request", now, number, request)
-        with self._linked(number) as client:
-            if self._harm("half a request", now, number, request):
+        self._harm("request", now, name, request)
+        with self._linked(name) as client:
+            if self._harm("half_request", now, name, request):
                 client.sendall(_half(request))
                 return
             frames.send(client, request)
-            self._harm("work", now, number, request)
+            self._harm("work", now, name, request)
             reply = frames.receive(client)
-        self._harm("reply", now, number, request)
-        if reply is None or number in self._without_link:
+        self._harm("reply", now, name, request)
+        if reply is None or name in self._without_link:
             return
-        if self._harm("half a reply", now, number, request):
+        if self._harm("half_reply", now, name, request):
             link.sendall(_half(reply))
             return
         frames.send(link, reply)
 
-    def _linked(self, number):
-        return frames.connected(self._directory / NAMES[number] / "socket", None)
+    def _linked(self, name):
+        return frames.connected(self._directory / name / "socket", None)
 
-    def _harm(self, instant, now, number, request):
+    def _harm(self, instant, now, name, request):
         """Does what is planned for an instant; returns whether there is such a thing."""
         with self._lock:
             due = [
                 one
                 for one in self._plan
-                if one[0] == instant and 0 < one[1] <= now and one[2] in (number, None)
+                if one[0] == instant and 0 < one[1] <= now and one[2] == name
             ][:1]
             for one in due:
                 self._plan.remove(one)
@@ -165,15 +169,15 @@ class HarmedFederation:
             if name == "server":
                 self._server.kill()  # `serve` waits for its end; two must not.
             else:
-                self._clients[NAMES.index(name)].kill()
-                self._clients[NAMES.index(name)].join()
+                self._clients[name].kill()
+                self._clients[name].join()
 
     def _start_again(self, *names):
         for name in names:
-            self._start_client(NAMES.index(name))
+            self._start_client(name)
 
     def _start_with_clock(self, name, seconds):
-        self._start_client(NAMES.index(name), clock=float(seconds))
+        self._start_client(name, clock=float(seconds))
 
     def _kill_server_after_this_round(self):
         def kill():
@@ -193,20 +197,20 @@ class HarmedFederation:
         self._sockets = other
 
     def _send_signal(self, name, number):
-        os.kill(self._clients[NAMES.index(name)].pid, signal.Signals[number])
+        os.kill(self._clients[name].pid, signal.Signals[number])
 
     def _wait(self, seconds):
         time.sleep(float(seconds))
 
     def _cut(self, name):
-        self._without_link.add(NAMES.index(name))
+        self._without_link.add(name)
 
     def _join(self, name):
-        self._without_link.discard(NAMES.index(name))
+        self._without_link.discard(name)
 
     def _limit_files(self, name, most_bytes):
         limits = int(most_bytes), resource.RLIM_INFINITY
-        resource.prlimit(self._clients[NAMES.index(name)].pid, resource.RLIMIT_FSIZE, limits)
+        resource.prlimit(self._clients[name].pid, resource.RLIMIT_FSIZE, limits)
 
     def _tear(self, name):
         """Cuts off the newest state, of which a copy stays in memory."""
@@ -224,14 +228,14 @@ class HarmedFederation:
 
     def _give_again(self, name):
         """Asks a client once more what was kept, as a carrier may that finds it late."""
-        with self._linked(NAMES.index(name)) as client:
+        with self._linked(name) as client:
             frames.ask(client, self._kept[name])
 
     def _start_one_more(self, name, directory):
         """Starts another client of this name, in its directory or in one with a link of its own."""
-        before = self._clients[NAMES.index(name)]
-        self._start_client(NAMES.index(name), directory)
-        self._clients[NAMES.index(name)] = before
+        before = self._clients[name]
+        self._start_client(name, directory)
+        self._clients[name] = before
         if directory != name:
             link = self._sockets / f"{directory}.socket"
             link.symlink_to(self._directory / directory / "socket")

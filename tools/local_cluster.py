@@ -117,18 +117,15 @@ class LocalCluster:
 
     def wait(self) -> None:
         """Waits until all nodes are there that were not killed."""
-        started = time.monotonic()
-        while time.monotonic() - started < _START_SECONDS:
-            expected = 0
+        deadline = time.monotonic() + _START_SECONDS
+        while _count_nodes(self.environment) < sum(not node.was_killed for node in self.nodes):
             for number, node in enumerate(self.nodes):
                 if not node.was_killed and not node.is_running():
                     log = (self._directory / f"node{number}.log").read_text(errors="replace")
                     raise ChildProcessError(f"a node has not started; it said: {log[-600:]}")
-                expected += not node.was_killed
-            if _count_nodes(self.environment) >= expected:
-                return
+            if time.monotonic() > deadline:
+                raise ChildProcessError(f"the nodes have not started within {_START_SECONDS} s")
             time.sleep(0.5)
-        raise ChildProcessError(f"the nodes have not started within {_START_SECONDS} s")
 
     def _add(self, arguments):
         log = self._directory / f"node{len(self.nodes)}.log"

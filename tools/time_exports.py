@@ -16,11 +16,10 @@ import sys
 import tempfile
 import time
 
-import benchmark_work
 import numpy as np
 import tensorflow as tf
+from benchmark_work import federation, in_turn, simulation_of
 from drill_runs import ROOT
-from timing import in_turn
 
 import tf_pflego as pfl
 from tf_pflego.program import terminal
@@ -124,10 +123,10 @@ def _milliseconds(call, name, repeats, **inputs):
 
 def _of_many():
     """Returns what was measured of many clients, of two classes with random images."""
-    clients = benchmark_work.federation([6] * _MANY, [2] * _MANY, 2, (28, 28, 1))
+    clients = federation([6] * _MANY, [2] * _MANY, 2, (28, 28, 1))
     body = pfl.mlp(clients.example_shape, seed=0)
     with (
-        benchmark_work.simulation_of(clients, body, "pflego", "in_process", 20) as simulation,
+        simulation_of(clients, body, "pflego", "in_process", 20) as simulation,
         tempfile.TemporaryDirectory() as scratch,
     ):
         simulation.run_round()

@@ -17,15 +17,13 @@ import subprocess
 import sys
 import tempfile
 
-import benchmark_work
 import local_cluster
 import numpy as np
 import ray
 import tensorflow as tf
-import timing
+from benchmark_work import federation, simulation_of, spread
 
 from tf_pflego import models
-from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.program import terminal
 from tf_pflego.ray.cluster import RayCluster
 from tf_pflego.ray.options import RayOptions
@@ -41,7 +39,7 @@ _MOST_NODES = 2  # More, on two cores, do not start in time.
 _WARM_UP = 2
 
 
-def measured(num_shards, repeats):
+def on_cluster(num_shards, repeats):
     """Returns the measured rounds of a cluster with so many shards."""
     nodes = min(num_shards, _MOST_NODES)
     with (
@@ -61,33 +59,28 @@ def measure(num_shards, repeats):
         for network, (count, size, shape, units, participants, shards) in NETWORKS.items():
             if num_shards not in shards:
                 continue
-            clients = benchmark_work.federation([size] * count, [1] * count, 2, shape)
+            clients = federation([size] * count, [1] * count, 2, shape)
             body = models.mlp(shape, 0, units=units)
             for per_round in participants:
                 # Short rounds are timed more often; rounds of the largest network take seconds.
                 turns = 5 * repeats if per_round <= 200 else repeats
                 turns = repeats // 2 if network == "11M" else turns
-                row = {"network": network, "clients": count, "participants": per_round}
-                seconds = measure_rounds(clients, body, per_round, cluster, turns)
-                yield row | {"shards": num_shards} | seconds
+                row = {"network": network, "participants": per_round, "shards": num_shards}
+                yield row | measure_rounds(clients, body, per_round, cluster, turns)
 
 
 def measure_rounds(clients, body, per_round, cluster, repeats):
-    """Returns the seconds of rounds, of what they take besides the slowest shard, and of shards."""
+    """Returns the seconds of rounds, of the slowest shard, and of all shards together."""
     rounds, shards = [], []
-    with benchmark_work.simulation_of(clients, body, "pflego", cluster, per_round) as simulation:
-        theta = num_bytes(simulation.algorithm.model.initial_weights().theta)
+    with simulation_of(clients, body, "pflego", cluster, per_round) as simulation:
         for _ in range(_WARM_UP + repeats):
             rounds.append(simulation.run_round()["seconds"])
             shards.append(simulation._engine.seconds_of_shards)
-    rounds, shards = np.array(rounds[_WARM_UP:]), np.array(shards[_WARM_UP:])
-    slowest = shards.max(axis=1)
+    shards = np.array(shards[_WARM_UP:])
     return {
-        "bytes": theta,
-        "seconds": timing.spread(rounds),
-        "outside_seconds": timing.spread(rounds - slowest),
-        "slowest_shard_seconds": timing.spread(slowest),
-        "all_shards_seconds": timing.spread(shards.sum(axis=1)),
+        "seconds": spread(rounds[_WARM_UP:]),
+        "slowest_shard_seconds": spread(shards.max(axis=1)),
+        "all_shards_seconds": spread(shards.sum(axis=1)),
     }
 
 
@@ -119,7 +112,7 @@ def main():
         rounds = list(measure(options.shards, options.repeats))
         file.write_text(json.dumps(rounds), encoding="utf-8")
         return
-    rounds = [row for shards in SHARDS for row in measured(shards, options.repeats)]
+    rounds = [row for shards in SHARDS for row in on_cluster(shards, options.repeats)]
     versions = {"tensorflow": tf.__version__, "ray": ray.__version__}
     report = {"cores": os.cpu_count(), **versions, "rounds": rounds}
     file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

@@ -5,12 +5,8 @@ code comes with a job. The environment variable TF_PFLEGO_PATH is the directory 
 the server, and the socket of the resident client at a client.
 """
 
-import contextlib
 import os
 import pathlib
-import socketserver
-import threading
-import time
 
 from carrier import frames
 from nvflare.apis.event_type import EventType
@@ -36,20 +32,20 @@ class AtServer(Controller):
 
     def control_flow(self, abort_signal, fl_ctx):
         """Carries until it is told to end."""
+        engine, ready = fl_ctx.get_engine(), set()
+
+        def names():
+            for name in {client.name for client in engine.get_clients()} - ready:
+                if _reply(engine, name, Shareable(), _TURN_SECONDS):  # The job runs there.
+                    ready.add(name)
+            return ready
+
+        def ask(name, body):
+            reply = _reply(engine, name, Shareable({_BODY: body}), _MOST_SECONDS)
+            return reply and reply[_BODY]
+
         directory = pathlib.Path(os.environ["TF_PFLEGO_PATH"])
-        if directory.stat().st_mode & 0o077:
-            raise PermissionError(f"{directory} must be yours alone. Do `chmod 700 {directory}`.")
-        engine, shown = fl_ctx.get_engine(), set()
-        with contextlib.ExitStack() as sockets:
-            while not abort_signal.triggered and not (directory / "ended").exists():
-                for name in {client.name for client in engine.get_clients()} - shown:
-                    if _reply(engine, name, Shareable(), _TURN_SECONDS):  # The job runs there.
-                        path = directory / f"{name}.socket"
-                        path.unlink(missing_ok=True)
-                        sockets.enter_context(_Server(path, engine, name))
-                        sockets.callback(path.unlink)
-                        shown.add(name)
-                time.sleep(_TURN_SECONDS)
+        frames.carry(directory, names, ask, lambda: abort_signal.triggered)
 
 
 class AtClient(Executor):
@@ -63,28 +59,6 @@ class AtClient(Executor):
     def execute(self, task_name, shareable, fl_ctx, abort_signal):
         """Refuses tasks, since there are none."""
         return make_reply(ReturnCode.TASK_UNKNOWN)
-
-
-class _Server(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = True
-
-    def __init__(self, path, engine, name):
-        with frames.short(path) as short:
-            super().__init__(short, _Requests)
-        self.ask = lambda request: _reply(engine, name, request, _MOST_SECONDS)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    def __exit__(self, *_):
-        self.shutdown()
-        self.server_close()
-
-
-class _Requests(socketserver.StreamRequestHandler):
-    def handle(self):
-        with contextlib.suppress(OSError):
-            while reply := self.server.ask(Shareable({_BODY: frames.received(self.rfile)})):
-                self.wfile.write(frames.LENGTH.pack(len(reply[_BODY])))
-                self.wfile.write(reply[_BODY])
 
 
 def _reply(engine, name, request, seconds):

@@ -7,7 +7,6 @@ seeds. The learning rates are the best of three on validation examples of anothe
 attackers and with plain sums. The bound of norms is about their median in the last rounds there.
 """
 
-import functools
 import itertools
 
 import numpy as np
@@ -53,20 +52,24 @@ def _cells():
 
 def _show(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page: a table of the accuracies of the clients that do not attack."""
-    clients, lines = sweep.clients(), {}
-    for row in sweep.rows:
+    clients = sweep.clients()
+
+    def place(row):
         method, robust_sum, attack = row["run"].split("-")
+        return f"{method}, {robust_sum}", attack
+
+    def honest(row):
         accuracies = clients[row["run"], row["seed"]]["test_accuracy"]
         attackers = attackers_of(np.arange(len(accuracies)), _ATTACKERS, row["seed"])
-        cells = lines.setdefault(f"{method}, {robust_sum}", {})
-        cells.setdefault(attack, []).append({"honest": accuracies[~attackers].mean()})
-    columns = ((attack, functools.partial(_of, attack)) for attack in (_NONE, *ATTACKS))
-    table = paper_pages.table("method, robust sum", lines.items(), *columns)
+        return {"": accuracies[~attackers].mean()}
+
+    def cell(rows):
+        return paper_pages.accuracy([honest(row) for row in rows], "")
+
+    lines = paper_pages.crossed(sweep.rows, place).items()
+    columns = (paper_pages.at(attack, cell, attack) for attack in (_NONE, *ATTACKS))
+    table = paper_pages.table("method, robust sum", lines, *columns)
     return paper_pages.page(sweep.title, "attacks", table)
-
-
-def _of(attack, cells):
-    return paper_pages.accuracy(cells.get(attack, []), "honest")
 
 
 attacks = Experiment(

@@ -10,11 +10,13 @@ from paper_pages import (
     PAGE,
     PERCENT,
     accuracy,
+    crossed,
     fixed,
     markdown,
     numbers_of,
     page,
     seconds,
+    table,
 )
 from shared_head_pages import by_method, on_own_labels
 
@@ -53,7 +55,7 @@ def pages(results: pathlib.Path) -> dict[str, bytes]:
         "overview": ("Cost and accuracy", _costs(results, report)),
         "round_times": ("Seconds per round", round_times(report)),
         "local_speed": ("PGFed paper, Table 7", _speeds(report)),
-        "frozen_rounds": ("Rounds on the features of a frozen network", _frozen(report)),
+        "frozen_rounds": ("Rounds on the features of a frozen network", frozen_rounds(report)),
         **{name: (title, _bodies(results, bodies)) for name, (title, bodies) in _BODIES.items()},
         "pfllib": ("Beside PFLlib", _differences(store.read(results / "pfllib.csv"))),
     }
@@ -116,13 +118,17 @@ def round_times(report: dict) -> str:
 
 def _bodies(results, bodies):
     """Returns the table of methods on several bodies, from {experiment: words for its body}."""
-    cells, heads = {}, {"high": "2 classes", "medium": "5 classes", "no": "10 classes"}
-    for name, words in bodies.items():
-        for row in store.runs_in(results / name / store.RUNS):
-            newton = ", Newton's steps" if "newton" in row["run"] else ""
-            of_method = cells.setdefault((f"`{row['algorithm']}`{newton}", words), {})
-            flags, _ = store.settings_of(row)
-            of_method.setdefault(flags["personalization"], []).append(row)
+
+    def place(row):
+        newton = ", Newton's steps" if "newton" in row["run"] else ""
+        return f"`{row['algorithm']}`{newton}", store.settings_of(row)[0]["personalization"]
+
+    heads = {"high": "2 classes", "medium": "5 classes", "no": "10 classes"}
+    cells = {
+        (method, words): runs
+        for name, words in bodies.items()
+        for method, runs in crossed(store.runs_in(results / name / store.RUNS), place).items()
+    }
     degrees = [degree for degree in heads if any(degree in runs for runs in cells.values())]
     lines = [
         [
@@ -135,7 +141,7 @@ def _bodies(results, bodies):
     return markdown(["method", "network", *columns, "seconds a round"], lines)
 
 
-def _frozen(report):
+def frozen_rounds(report):
     """Returns the table of frozen networks, from the part `frozen` of the benchmark."""
     lines = []
     for network in dict.fromkeys(re.findall(r"frozen/(\w+)/", " ".join(report))):
@@ -154,21 +160,23 @@ def _frozen(report):
 
 
 def _speeds(report):
-    lines = []
-    for row in numbers_of("pgfed"):
-        if "relative_speed" in row:
-            place = f"cifar10/{row['algorithm']}/in_process"
-            speed = fixed(report[f"{place}/images_per_second"], ".0f")
-            ratios = report[f"{place}/relative_speed"], row["relative_speed"]
-            shown = (fixed(ratio, ".3f") for ratio in ratios)
-            lines.append([f"`{row['algorithm']}`", speed, *shown])
-    return markdown(["method", "images a second", "relative speed", "paper"], lines)
+    """Returns the table of images a second, from the part `cifar10` of the benchmark."""
+
+    def of(row, key):
+        return report[f"cifar10/{row['algorithm']}/in_process/{key}"]
+
+    rows = ((row["algorithm"], row) for row in numbers_of("pgfed") if "relative_speed" in row)
+    return table(
+        *("method", rows),
+        ("images a second", lambda row: fixed(of(row, "images_per_second"), ".0f")),
+        ("relative speed", lambda row: fixed(of(row, "relative_speed"), ".3f")),
+        ("paper", lambda row: fixed(row["relative_speed"], ".3f")),
+    )
 
 
 def _differences(rows):
-    head = ["method", "largest difference of a weight", "bridges"]
-    lines = (
-        [f"`{row['method']}`", f"{float(row['largest_difference']):.1e}", row["bridges"] or "none"]
-        for row in rows
+    return table(
+        *("method", ((row["method"], row) for row in rows)),
+        ("largest difference of a weight", lambda row: f"{float(row['largest_difference']):.1e}"),
+        ("bridges", lambda row: row["bridges"] or "none"),
     )
-    return markdown(head, lines)

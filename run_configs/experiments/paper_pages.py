@@ -2,6 +2,7 @@
 
 import functools
 import json
+import operator
 import pathlib
 import re
 import statistics
@@ -49,6 +50,15 @@ def grouped(rows: Iterable[dict], *keys: str) -> dict[Any, list[dict]]:
         values = tuple(row[key] for key in keys)
         groups.setdefault(values if len(keys) > 1 else values[0], []).append(row)
     return groups
+
+
+def crossed(rows: Iterable[dict], place: Callable[[dict], tuple]) -> dict[Any, dict]:
+    """Returns {line: {column: rows}}, from a function that gives a row's line and column."""
+    lines: dict[Any, dict[Any, list[dict]]] = {}
+    for row in rows:
+        line, column = place(row)
+        lines.setdefault(line, {}).setdefault(column, []).append(row)
+    return lines
 
 
 def said_in(name: str) -> str:
@@ -116,8 +126,7 @@ def tables(sweep: Sweep) -> dict[str, bytes]:
 
 
 def _grid(rows):
-    methods = grouped(rows, "algorithm")
-    cells = {method: grouped(runs, "personalization") for method, runs in methods.items()}
+    cells = crossed(rows, operator.itemgetter("algorithm", "personalization"))
     degrees = [degree for degree in DEGREES if any(degree in runs for runs in cells.values())]
     columns = []
     for degree in degrees:
@@ -135,9 +144,10 @@ def by_run(rows: Iterable[dict], *columns: str | tuple[str, Callable]) -> str:
     return table("run", groups, "rounds", "seeds", *columns)
 
 
-def at(degree: str, column: str, head: str = "") -> tuple[str, Callable]:
-    """Returns a column of `_OF_RUNS`, about the runs at a degree of {degree: runs}."""
-    return head or column, lambda runs: _OF_RUNS[column](runs.get(degree, []))
+def at(place: Any, column: str | Callable, head: str = "") -> tuple[str, Callable]:
+    """Returns a column about the runs in one of {place: runs}, by a function or of `_OF_RUNS`."""
+    cell = _OF_RUNS[column] if isinstance(column, str) else column
+    return head or str(column), lambda runs: cell(runs.get(place, []))
 
 
 def _difference(runs):

@@ -8,8 +8,8 @@ import operator
 import statistics
 
 import numpy as np
+import paper_figures
 import paper_pages as pages
-import pgfed_figures
 from paper_pages import PERCENT, fixed, grouped, markdown, page, said_in, table
 
 from tf_pflego.sweeps import Sweep, store
@@ -61,13 +61,13 @@ def compared(sweep: Sweep) -> dict[str, bytes]:
         name = f"{dataset}_{num_clients}_clients_{num_rounds}_rounds.png"
         seeds = _each(curves, methods)
         title = f"{sweep.title}: {dataset}, {num_clients} clients"
-        images[name] = pgfed_figures.convergence(seeds, title)
+        images[name] = paper_figures.convergence(seeds, title)
         if federation in changes:
             parts += ["Change of A (Figure 3):", said_in("pgfed_changes_of_a")]
             parts.append(_regressions(changes[federation]))
         runs = (one for one in changes.get(federation, ()) if one["run"].endswith("_pgfed"))
         for change in itertools.islice(runs, 1):
-            images[f"{change['run']}_risk_weights.png"] = pgfed_figures.risk_weights(change)
+            images[f"{change['run']}_risk_weights.png"] = paper_figures.risk_weights(change)
     return page(sweep.title, "pgfed_compared", *parts) | images
 
 
@@ -195,7 +195,7 @@ def new_clients(sweep: Sweep) -> dict[str, bytes]:
     for federation, methods in federations(sweep.rows).items():
         seeds = _each(curves, methods)
         title = f"{sweep.title}: {federation[0]}"
-        images[f"{federation[0]}.png"] = pgfed_figures.new_clients(seeds, title)
+        images[f"{federation[0]}.png"] = paper_figures.new_clients(seeds, title)
         columns = ("before", _mean(lambda run: run[0])), ("after", _mean(lambda run: run[-1]))
         columns = "seeds", *columns, ("best epoch", _mean(max))
         parts += [f"## {_title(federation)}", table("method", seeds.items(), *columns)]

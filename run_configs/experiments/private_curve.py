@@ -80,40 +80,34 @@ def _model(run, _):
 
 def _show(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page: accuracies by method and epsilon, what is gained, and what was cut."""
-    runs = {(row["run"], row["seed"]): row[store.SERVED] for row in sweep.rows}
+    runs = paper_pages.crossed(sweep.rows, lambda row: row["run"].partition("-")[::2])
+    local = runs.pop("local", {"": []})[""]
+    alone = {row["seed"]: row[store.SERVED] for row in local}
     cut = {
         key: curve["privacy_clipped_share"].mean()
         for key, curve in sweep.curves().items()
         if "privacy_clipped_share" in curve
     }
-    alone = {seed: value for (run, seed), value in runs.items() if run == "local"}
 
-    def of(method, column, values):
-        return [values.get((f"{method}-{column}", seed)) for seed in alone]
-
-    def accuracy(method, column):
-        return paper_pages.accuracy([{"": value} for value in of(method, column, runs)], "")
-
-    def gained(method, column):
-        pairs = zip(of(method, column, runs), alone.values(), strict=True)
-        gains = [paper_pages.PERCENT * (one - other) for one, other in pairs if one is not None]
+    def gained(rows):
+        pairs = ((row[store.SERVED], alone[row["seed"]]) for row in rows if row["seed"] in alone)
+        gains = [paper_pages.PERCENT * (one - other) for one, other in pairs]
         if len(gains) < 2:
             return ""
         error = statistics.stdev(gains) / len(gains) ** 0.5
         return f"{statistics.mean(gains):+.2f} ± {error:.2f}"
 
-    def share_cut(method, column):
-        shares = [share for share in of(method, column, cut) if share is not None]
+    def share_cut(rows):
+        shares = [cut[row["run"], row["seed"]] for row in rows]
         return f"{statistics.mean(shares):.2f}" if shares else ""
 
-    def table(cell, columns=COLUMNS):
-        made = [(column, lambda method, column=column: cell(method, column)) for column in columns]
-        return paper_pages.table("method", zip(_METHODS, _METHODS, strict=True), *made)
+    def table(cell, columns=COLUMNS, **first):
+        lines = first | {method: runs.get(method, {}) for method in _METHODS}
+        made = (paper_pages.at(column, cell, column) for column in columns)
+        return paper_pages.table("method", lines.items(), *made)
 
-    served = paper_pages.accuracy([{"": value} for value in alone.values()], "")
-    first = table(accuracy).splitlines()
-    first.insert(2, f"| `local` {f'| {served} ' * len(COLUMNS)}|")
-    parts = ["\n".join(first), "## Difference to `local`", table(gained)]
+    parts = [table("as served", local=dict.fromkeys(COLUMNS, local))]
+    parts += ["## Difference to `local`", table(gained)]
     parts += ["## Share of uploads that the bound cut", table(share_cut, COLUMNS[:-1])]
     return paper_pages.page(sweep.title, "private_curve", *parts)
 

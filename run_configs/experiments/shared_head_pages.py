@@ -5,7 +5,7 @@ import re
 import statistics
 
 from paper_figures import image_of
-from paper_pages import DEGREES, PERCENT, accuracy, at, fixed, markdown, page, seconds, table
+from paper_pages import DEGREES, PERCENT, at, crossed, fixed, markdown, page, seconds, table
 
 from tf_pflego.reports import figures
 from tf_pflego.sweeps import Sweep, store
@@ -75,11 +75,9 @@ def on_own_labels(results: pathlib.Path, *methods: str) -> list[dict]:
 
 def by_method(rows: list[dict]) -> dict[str, dict[str, list[dict]]]:
     """Returns {method: {degree: runs}}, of which the method and its variants are the first."""
-    methods: dict[str, dict[str, list[dict]]] = {method: {} for method in _OURS}
-    for row in rows:
-        degree, method = row["run"].split("_", 1)
-        methods.setdefault(method, {}).setdefault(degree, []).append(row)
-    return {method: runs for method, runs in methods.items() if runs}
+    methods = crossed(rows, lambda row: row["run"].split("_", 1)[::-1])
+    ours = {method: methods.pop(method) for method in _OURS if method in methods}
+    return ours | methods
 
 
 def _seeds(runs):
@@ -154,13 +152,13 @@ def conflicts(sweep: Sweep) -> dict[str, bytes]:
 
 def groups_in_conflict(sweep: Sweep) -> dict[tuple[str, str], tuple[float, float, int]]:
     """Returns {(situation, group): (percent with a shared head, of plain PFLEGO, seeds)}."""
-    situations: dict[str, dict[str, list[dict]]] = {}
-    for row in sweep.rows:
+
+    def place(row):
         kind = "shared_head" if row["run"].endswith("_shared_head") else "plain"
-        kinds = situations.setdefault(row["run"].removesuffix(f"_{kind}").replace("_", " "), {})
-        kinds.setdefault(kind, []).append(row)
+        return row["run"].removesuffix(f"_{kind}").replace("_", " "), kind
+
     means = {}
-    for situation, kinds in situations.items():
+    for situation, kinds in crossed(sweep.rows, place).items():
         shared, plain = (kinds.get(kind, []) for kind in ("shared_head", "plain"))
         known = (key for key, value in (*shared, *plain)[0].items() if value is not None)
         groups = {match[1]: match[0] for match in map(_OF_GROUP.fullmatch, known) if match}
@@ -173,35 +171,24 @@ def groups_in_conflict(sweep: Sweep) -> dict[tuple[str, str], tuple[float, float
 
 def passes(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page and the figure of `shared_head_passes`."""
-    methods: dict[str, dict[int, list[dict]]] = {}
-    for row in sweep.rows:
-        method, count = row["run"].rsplit("_", 1)
-        methods.setdefault(method, {}).setdefault(int(count), []).append(row)
-    heads = ("as served", _served), ("megabytes a round, both ways", _megabytes)
-    parts = []
-    for words, cell in heads:
-        columns = [(f"{count}", _at(count, cell)) for count in (1, 2, 5, 10)]
+    methods = crossed(sweep.rows, lambda row: row["run"].rsplit("_", 1))
+    heads = {"as served": "as served", "megabytes a round, both ways": _megabytes}
+    counts, parts = ("1", "2", "5", "10"), []
+    for words, cell in heads.items():
+        columns = [at(count, cell, count) for count in counts]
         parts += [f"## {words.capitalize()}", table("method", methods.items(), *columns)]
     figure, (axis,) = figures.new((8.0, 6.0))
-    for number, runs in enumerate(methods.values()):
-        means = {count: statistics.mean(_percents(same)) for count, same in sorted(runs.items())}
-        axis.plot(means.keys(), means.values(), label=list(methods)[number], **figures.look(number))
+    for number, (method, runs) in enumerate(methods.items()):
+        means = {
+            int(count): statistics.mean(PERCENT * run[store.SERVED] for run in runs[count])
+            for count in counts
+            if count in runs
+        }
+        axis.plot(means.keys(), means.values(), label=method, **figures.look(number))
     axis.set_xlabel("passes in a round; in parts: exchanges")
     axis.set_ylabel("accuracy as served, percent")
     figures.finish(figure, sweep.title, list(methods))
     return page(sweep.title, "shared_head_passes", *parts) | {"passes.png": image_of(figure)}
-
-
-def _at(count, cell):
-    return lambda runs: cell(runs.get(count, []))
-
-
-def _percents(runs):
-    return [PERCENT * run[store.SERVED] for run in runs]
-
-
-def _served(runs):
-    return accuracy(runs, store.SERVED)
 
 
 def _megabytes(runs):

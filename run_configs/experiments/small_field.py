@@ -66,11 +66,17 @@ def images(name, count, num_clients, classes_per_client):
 
 def _field(title, clients, rounds, participants, known=(), with_muon=(), **about):
     known = {cell["algorithm"]: cell for cell in known}
+    cells = [known.get(method, _cell(method)) for method in REGISTRY]
+    cells += [{"name": f"{method}_muon"} | _cell(method) | MUON for method in with_muon]
+    return experiment(title, cells, clients, rounds, participants, **about)
+
+
+def experiment(title, cells, clients, rounds, participants, **about):
+    """Returns the experiment of a small federation, of which half the rounds tune settings."""
     settings = {"clients_per_round": participants, "num_rounds": rounds, "eval_every": 10}
     settings |= {"local_epochs": 2, "batch_size": 32, "label_space": "global", "class_mask": True}
     return Experiment(
-        [known.get(method, _cell(method)) for method in REGISTRY]
-        + [{"name": f"{method}_muon"} | _cell(method) | MUON for method in with_muon],
+        cells,
         settings,
         seeds=(0, 1, 2),
         title=title,

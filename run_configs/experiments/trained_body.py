@@ -14,12 +14,11 @@ of local mini-batches pass twice over a participant's data in a round.
 import os
 
 import paper_pages
+import small_field
 import tensorflow as tf
 from efficientnet_lite0 import efficientnet_lite0
-from small_field import images
 
 import tf_pflego as pfl
-from tf_pflego.sweeps import Experiment
 
 METHODS = ("local", "fedavg", "fedper", "pflego", "pflego_shared_head")
 _UNITS = 64
@@ -67,22 +66,13 @@ def _split(body, run, clients):
 
 def _clients(run):
     count = pfl.data.classes_per_client(run["personalization"], 10)
-    return images("cifar10", 3000, 50, count)(run)
+    return small_field.images("cifar10", 3000, 50, count)(run)
 
 
 def experiment(title, model, methods, degrees=tuple(paper_pages.DEGREES), rounds=60):
     """Returns the experiment of a body, from the settings of each method."""
-    settings = {"clients_per_round": 10, "num_rounds": rounds, "eval_every": 10}
-    settings |= {"local_epochs": 2, "batch_size": 32, "label_space": "global", "class_mask": True}
-    return Experiment(
-        [{"personalization": degree, **method} for degree in degrees for method in methods],
-        settings,
-        seeds=(0, 1, 2),
-        title=title,
-        tuning={"num_rounds": rounds // 2},
-        clients=_clients,
-        model=model,
-    )
+    cells = [{"personalization": degree, **method} for degree in degrees for method in methods]
+    return small_field.experiment(title, cells, _clients, rounds, 10, model=model)
 
 
 _CELLS = [{"algorithm": method, **_SERVER_RATES.get(method, RATES)} for method in METHODS]

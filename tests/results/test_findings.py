@@ -333,7 +333,7 @@ def test_weights_differ_by_no_more_than_the_page_says():
 def test_the_figures_are_of_the_methods_the_rounds_and_the_bridges_of_the_program():
     assert COMPARED.keys() == compare_with_pfllib.METHODS.keys()
     for name, twin in compare_with_pfllib.METHODS.items():
-        said = " ".join(compare_with_pfllib.BRIDGES[bridge] for bridge in twin.bridges)
+        said = " ".join(compare_with_pfllib.BRIDGES[bridge] for bridge in twin.bridges.split())
         assert COMPARED[name]["bridges"] == said
         assert COMPARED[name]["rounds"] == str(compare_with_pfllib.ROUNDS) == "3"
 
