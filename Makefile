@@ -35,7 +35,7 @@ quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main report runs/quickstart runs/quickstart_local --reference=runs/quickstart_local --output=runs/quickstart.html
 	@echo "Open it in a browser: file://$(abspath runs/quickstart.html)"
 
-# About 24 times as long as the quickstart's training; the mark `thorough` is for what it leaves out.
+# CONTRIBUTING.md says how long it takes; the mark `thorough` is for what it leaves out.
 test: $(INSTALLED)
 	@$(BIN)/python -m pytest -n auto --dist worksteal --quick
 
