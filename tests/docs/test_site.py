@@ -85,9 +85,9 @@ def test_a_notebook_is_a_page_with_what_its_cells_print_and_draw(site):
 
 def test_formulas_are_shown_and_no_line_begins_with_the_mark_behind_one(open_page):
     page = open_page("method_note")
-    texts = "[...document.querySelectorAll('.arithmatex')].map(e => e.textContent)"
-    shown = page.evaluate("[...document.querySelectorAll('.arithmatex:has(.katex)')].length")
-    assert shown == len(page.evaluate(texts)) > 50
+    formulas = "[...document.querySelectorAll('.arithmatex')]"
+    page.wait_for_function(f"{formulas}.every(formula => formula.querySelector('.katex'))")
+    assert page.evaluate(f"{formulas}.length") > 50
     after = "[...document.querySelectorAll('.arithmatex')].map(e => e.nextSibling?.data ?? '')"
     assert not [text for text in page.evaluate(after) if text[:1] in tuple(".,;:)")]
 

@@ -15,7 +15,7 @@ from tf_pflego.aggregation import canaries, inspection, private
 from tf_pflego.core.settings import setting
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.failures import RefutedError
-from tf_pflego.program.opened import StoredRunOptions
+from tf_pflego.program.run_options import StoredRunOptions
 from tf_pflego.runs import aggregation_settings, methods
 from tf_pflego.runs import build as build_lib
 from tf_pflego.runs.stored_run import StoredRun

@@ -19,8 +19,8 @@ from tf_pflego.devices.client import Resident
 from tf_pflego.devices.client_directory import SOCKET, Journal
 from tf_pflego.devices.definition import Definition
 from tf_pflego.program import flags, terminal
-from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.program.personalize import ARRAYS, arrays_of
+from tf_pflego.program.run_options import start_tensorflow
 from tf_pflego.simulation.fitting import refuse_strange_integers
 from tf_pflego.system import log, temporary
 from tf_pflego.system.signals import Interruption

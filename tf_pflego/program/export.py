@@ -5,7 +5,7 @@ import dataclasses
 from tf_pflego.core.settings import setting
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import flags, terminal
-from tf_pflego.program.opened import RunOptions
+from tf_pflego.program.run_options import RunOptions
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving import limits
 from tf_pflego.system import log

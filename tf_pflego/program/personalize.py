@@ -10,7 +10,7 @@ from tf_pflego import data
 from tf_pflego.core.settings import setting
 from tf_pflego.data import client_names
 from tf_pflego.program import flags, terminal
-from tf_pflego.program.opened import RunOptions
+from tf_pflego.program.run_options import RunOptions
 from tf_pflego.runs import table_settings
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving import limits

@@ -11,7 +11,7 @@ import sys
 
 from tf_pflego.core.settings import setting
 from tf_pflego.program import flags, help_pages, personalize, terminal, train
-from tf_pflego.program.opened import start_tensorflow
+from tf_pflego.program.run_options import start_tensorflow
 from tf_pflego.system.signals import Interruption
 
 USAGE = "--sockets=DIR --client_names=NAME,... [--NAME=VALUE ...]"

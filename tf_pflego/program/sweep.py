@@ -22,7 +22,7 @@ from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.program import flags as program_flags
 from tf_pflego.program import help_pages, terminal
-from tf_pflego.program.opened import start_tensorflow
+from tf_pflego.program.run_options import start_tensorflow
 from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.sweeps import definition, results, runner, store, tables

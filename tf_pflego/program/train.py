@@ -9,7 +9,7 @@ from tf_pflego import engines
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages, terminal
-from tf_pflego.program.opened import refuse_own, start_tensorflow
+from tf_pflego.program.run_options import refuse_own, start_tensorflow
 from tf_pflego.runs import methods, reader, stored_run, table_settings, training
 from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on

@@ -1,4 +1,4 @@
-"""TensorFlow and stored runs, as verbs open them when the command line is known to be right."""
+"""The options of verbs that open a stored run, and the start of TensorFlow for all verbs."""
 
 import contextlib
 import dataclasses
