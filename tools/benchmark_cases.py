@@ -244,14 +244,16 @@ def ray(repeats):
     many = federation([20] * 20_000, [5] * 20_000, 2, (8, 8, 1))
     part = f"pflego/ray{RAY_SHARDS}"
     with RayCluster(RayOptions(num_shards=RAY_SHARDS)) as cluster:
-        of_images, outside = _on_ray(f"fashion_mnist/{part}/", images(), 20, cluster, repeats)
+        of_images, outside = beside_in_process(
+            f"fashion_mnist/{part}/", images(), 20, cluster, repeats
+        )
         yield of_images
         yield {f"fashion_mnist/{part}/outside_slowest_node_seconds": spread(outside)}
         few = max(1, repeats // 3)
-        yield _on_ray(f"synthetic/{part}/r2000_", many, 2000, cluster, few)[0]
+        yield beside_in_process(f"synthetic/{part}/r2000_", many, 2000, cluster, few)[0]
 
 
-def _on_ray(name, clients, per_round, cluster, repeats):
+def beside_in_process(name, clients, per_round, cluster, repeats):
     """Returns a part of the report, and the seconds of rounds besides their slowest shards."""
     body, outside = models.mlp(clients.example_shape, 0), []
     with (

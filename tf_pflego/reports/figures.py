@@ -224,10 +224,10 @@ def finish(
     return figure
 
 
-def image_of(figure: Figure, format: str = "png") -> bytes:
+def image_of(figure: Figure, dpi: int = _DPI, format: str = "png") -> bytes:
     """Returns the file of a figure, which is the same for the same figure: no version, no date."""
     left_out = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[format]
-    return _saved(figure, format=format, dpi=_DPI, metadata={left_out: None})
+    return _saved(figure, format=format, dpi=dpi, metadata={left_out: None})
 
 
 def _saved(figure, **options):
