@@ -89,7 +89,7 @@ def test_what_a_listener_gets_is_flat(run):
 @pytest.mark.thorough
 def test_the_files_of_a_run_are_documented(run):
     section = PROGRAM.partition("## The files of a run")[2].partition("\n## ")[0]
-    # The body of this run has no frozen part, which would have features, and its labels are classes.
+    # This run has no frozen part, which would have features, and its labels are no quantities.
     written = [path.name for path in run[0].iterdir()] + ["features", "predictions.csv"]
     assert sorted(first_cells(section)) == sorted(written)
 
