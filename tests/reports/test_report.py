@@ -263,7 +263,7 @@ def test_png_figures(tmp_path, capsys):
     assert names == {path.name for path in (tmp_path / "figures").iterdir()}
 
 
-@pytest.mark.parametrize("format, head", [("pdf", b"%PDF"), ("svg", b"<?xml")])
+@pytest.mark.parametrize("format, head", [thorough("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_figures_of_other_formats_have_no_date(format, head, tmp_path):
     run = large_run(tmp_path / "run", 4)
     first, again = (reports.write(run, tmp_path / name, format)[0].read_bytes() for name in "ab")

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.reports.conftest import large_run, text_of
+from tests.reports.conftest import large_run, page_of, text_of
 from tf_pflego import reports
 from tf_pflego.core.statistic_names import significant
 from tf_pflego.runs import reader
 
 
-def test_where_lower_is_better_a_page_says_so(tmp_path):
+def test_where_lower_is_better_a_page_says_so(tmp_path, without_pictures):
     paths = [large_run(tmp_path / name, 25) for name in ("first", "second")]
     for path, error in zip(paths, (12.5, 10.0), strict=True):
         metrics = (path / "metrics.jsonl").read_text().replace("accuracy", "mean_absolute_error")
@@ -24,7 +24,7 @@ def test_where_lower_is_better_a_page_says_so(tmp_path):
         (path / "clients.csv").write_text("\n".join(lines) + "\n")
     lines[-1] = lines[-1].replace(",34.0", ",40.0")
     (paths[1] / "clients.csv").write_text("\n".join(lines) + "\n")
-    page = reports.write(paths, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    page = page_of(paths, tmp_path / "r.html")
     text = " ".join(text_of(re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)).split())
     assert "is lowest for fedavg (second) with 10.00, followed by fedavg (first) with 12.50" in text
     assert f"worst tenth {np.mean((32, 33, 40)):#.4g}, median 22.00" in page
@@ -35,7 +35,7 @@ def test_where_lower_is_better_a_page_says_so(tmp_path):
     assert not re.search("accurac|points of percent|error, percent", text)
 
 
-def test_predicted_and_true_quantities_are_drawn(tmp_path):
+def test_predicted_and_true_quantities_are_drawn(tmp_path, request):
     clients = linear_clients(num_clients=103)
     config = pfl.RunConfig(
         num_rounds=2, clients_per_round=5, engine="in_process", output_dir=str(tmp_path / "run")
@@ -54,12 +54,14 @@ def test_predicted_and_true_quantities_are_drawn(tmp_path):
     ]
     got = np.array([list(map(float, column)) for column in table.values()]).T
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
-    (page,) = reports.write(tmp_path / "run", tmp_path / "r.html")
-    text = text_of(page.read_text(encoding="utf-8"))
+    assert tmp_path / "figures/predicted.svg" in reports.write(
+        tmp_path / "run", tmp_path / "figures", format="svg"
+    )
+    assert "true, output 1" in (tmp_path / "figures/predicted.svg").read_text()
+    request.getfixturevalue("without_pictures")  # Once is enough.
     off = np.median(np.abs(got[:, 2] - got[:, 3]))
-    assert f"pflego: median error {significant(off)}" in text and "true, output 1" in text
-    drawn = reports.write(tmp_path / "run", tmp_path / "figures", format="png")
-    assert tmp_path / "figures/predicted.png" in drawn
+    page = page_of(tmp_path / "run", tmp_path / "r.html")
+    assert f"pflego: median error {significant(off)}" in text_of(page)
 
     lines = (tmp_path / "run/predictions.csv").read_text().splitlines()
     for damaged in ("client,output,true\n1,0,2\n", "\n".join([*lines, "0,0.5,1,1"])):
