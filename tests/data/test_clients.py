@@ -19,26 +19,6 @@ PARTITION = Partition(
 )
 
 
-def test_local_labels_are_positions_among_the_clients_own_classes():
-    data = federate(DATASET, PARTITION)
-    np.testing.assert_array_equal(data.train.of(0)[1], [0, 1, 0, 1])
-    np.testing.assert_array_equal(data.train.of(1)[0].ravel(), [0, 2, 4, 6])
-    np.testing.assert_array_equal(data.test.of(0)[1], [1, 0])
-    np.testing.assert_array_equal(data.num_classes, [2, 2])
-    assert [list(classes) for classes in data.classes] == [[1, 3], [0, 2]]
-    assert data.client_names is None
-    assert federate(DATASET, PARTITION, client_names=("a", "b")).client_names == ("a", "b")
-
-
-def test_global_labels_are_the_datasets():
-    data = federate(DATASET, PARTITION, label_space="global")
-    np.testing.assert_array_equal(data.train.of(0)[1], [1, 3, 1, 3])
-    np.testing.assert_array_equal(data.num_classes, [4, 4])
-    assert [list(classes) for classes in data.classes] == [[1, 3], [0, 2]]
-    with pytest.raises(ValueError, match="one of local, global; got 'both'"):
-        federate(DATASET, PARTITION, label_space="both")
-
-
 @pytest.mark.parametrize("label_space", ["local", "global"])
 def test_class_counts_are_of_training_examples_of_held_classes(label_space):
     partition = Partition(
@@ -46,9 +26,7 @@ def test_class_counts_are_of_training_examples_of_held_classes(label_space):
         train_indices=(np.array([1, 3, 5]), np.array([0, 2, 4, 6])),
         test_indices=PARTITION.test_indices,
     )
-    test = Examples(TEST.examples, np.array([3, 2, 1, 0]))
-    counts = federate(Dataset("four", TRAIN, test, 4), partition, label_space).class_counts
-    assert counts.tolist() == [2, 0, 1, 2, 2]
+    assert federate(DATASET, partition, label_space).class_counts.tolist() == [2, 0, 1, 2, 2]
 
 
 def test_rows_of_heads_are_the_clients_own_classes_or_those_of_the_dataset():
@@ -71,12 +49,10 @@ def test_rows_of_heads_are_the_clients_own_classes_or_those_of_the_dataset():
         masked.joined_by(every)
 
 
-def test_classes_start_from_0_where_nobody_names_them():
-    assert [list(classes) for classes in make_clients().classes] == [[0, 1], [0, 1, 2], [0, 1]]
-
-
-def test_client_weights_are_shares_of_all_training_examples():
-    np.testing.assert_allclose(make_clients().client_weights, np.array([3, 7, 5]) / 15)
+def test_classes_start_from_0_and_clients_weigh_as_many_training_examples_as_they_have():
+    clients = make_clients()
+    assert [list(classes) for classes in clients.classes] == [[0, 1], [0, 1, 2], [0, 1]]
+    np.testing.assert_allclose(clients.client_weights, np.array([3, 7, 5]) / 15)
 
 
 def test_only_images_change_on_their_way_to_a_model():
@@ -88,16 +64,15 @@ def test_only_images_change_on_their_way_to_a_model():
         np.testing.assert_array_equal(copied, stored)
 
 
+STORED = {
+    "float32": ("float16", "float32", "float64", ">f4"),
+    "int32": ("bool", "int8", "uint16", "int32", ">i4", "int64", "uint64"),
+    "uint8": ("uint8",),
+}
+
+
 @pytest.mark.parametrize(
-    ("given", "stored"),
-    [
-        *((given, "float32") for given in ("float16", "float32", "float64", ">f4")),
-        *(
-            (given, "int32")
-            for given in ("bool", "int8", "uint16", "int32", ">i4", "int64", "uint64")
-        ),
-        ("uint8", "uint8"),
-    ],
+    ("given", "stored"), [(given, stored) for stored in STORED for given in STORED[stored]]
 )
 def test_examples_are_stored_in_one_of_three_dtypes(given, stored):
     values = np.array([[0, 1], [1, 0], [1, 1], [0, 0]])
@@ -153,8 +128,6 @@ def with_value(value, dtype, row=3):
          r"client 1's test labels must be in \[0, num_classes=3\); got -1 for its example 1"),
         ({"test": split_of(labels=[0, 1, 0, 2**40, 1])}, ValueError,
          r"client 1's test labels must be in .*; got 1099511627776 for its example 1"),
-        ({"train": split_of(labels=[0.0, 1, 0, 2, 1])}, TypeError,
-         "`train.labels` must be integers; got float64. If these are classes"),
         ({"train": split_of(labels=np.zeros((5, 1), int))}, ValueError,
          r"`train.labels` must be of rank 1; got shape \(5, 1\). Flatten"),
         ({"train": split_of(labels=[0, 1, 0, 2])}, ValueError,
@@ -163,8 +136,6 @@ def with_value(value, dtype, row=3):
          r"`train.examples` must be \[N, ...\] .*; got shape \(\). Put the examples along"),
         ({"train": split_of(np.zeros((5, 0), np.float32))}, ValueError,
          r"`train.examples` must be \[N, ...\] with numbers in each .*; got shape \(5, 0\)"),
-        ({"train": split_of(offsets=[[0, 2, 5]])}, ValueError,
-         r"`train.offsets` must be of rank 1; got shape \(1, 3\). Flatten"),
         ({"train": split_of(offsets=[0.0, 2, 5])}, TypeError,
          "`train.offsets` must be integers; got float64"),
         ({"test": split_of(offsets=[0, 2, 4, 5])}, ValueError,
@@ -198,7 +169,6 @@ def with_value(value, dtype, row=3):
          "client 1's classes must be num_classes=3, one for each local label; got 2. Name"),
         ({"classes": ([0, 1], [4, 4, 5])}, ValueError,
          "client 1's classes must be ascending and different; got 4 after 4. Sort them"),
-        ({"classes": ([0, 1], [4, 6, 5])}, ValueError, "ascending and different; got 5 after 6"),
         ({"classes": ([-1, 1], [4, 5, 6])}, ValueError,
          r"client 0's classes must be in \[0, num_classes=2147483648\); got -1. Correct"),
         ({"classes": ([0, 1], [0.5, 1, 2])}, TypeError,
@@ -237,8 +207,6 @@ def test_client_data_refuses(changed, error, message):
          r"client 1's test indices must be in \[0, 8\), .*; got -1. Make the partition"),
         ({"train_indices": ([0, 2], [1.0, 3.0])}, TypeError,
          "client 1's train indices must be integers; got float64"),
-        ({"train_indices": ([0, 2], [[1, 3]])}, ValueError,
-         r"client 1's train indices must be of rank 1; got shape \(1, 2\)"),
         ({"train_indices": ([0, 1], [3])}, ValueError,
          r"client 0's train examples must be of the classes that it holds, \[0 2\]; got class 1 "
          "for its example 1. Add the class to the client's classes or leave the example out"),

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
+from tests.data.partitions.test_validation import same_data
 from tf_pflego import data
 from tf_pflego.data import Dataset, Examples, Partition
 from tf_pflego.runs import build
@@ -33,10 +34,6 @@ def partition_of(seed=3):
     return data.round_robin(DATASET.train.labels, DATASET.test.labels, 10, 3, 6, seed)
 
 
-def indices_of(partition, split):
-    return getattr(partition, f"{split}_indices")
-
-
 @pytest.mark.parametrize("label_space", ["local", "global"])
 def test_labels_are_what_each_client_calls_the_class(label_space):
     partition = data.permute_labels(partition_of(), 0.5, 6, seed=3)
@@ -50,7 +47,7 @@ def test_labels_are_what_each_client_calls_the_class(label_space):
         names = clients.class_names_of(client)
         for split in ("train", "test"):
             source, stored = getattr(DATASET, split), getattr(clients, split)
-            rows = indices_of(partition, split)[client]
+            rows = partition.indices[split][client]
             images, labels = stored.of(client)
             np.testing.assert_array_equal(images, source.examples[rows])
             for row, label in zip(rows, labels, strict=True):
@@ -75,11 +72,7 @@ def test_who_holds_what_does_not_depend_on_it():
     before = partition_of()
     after = data.shift_images(data.permute_labels(before, 0.7, 6, 3), 0.3, "invert", 3)
     for split in ("train", "test"):
-        assert indices_of(after, split) is indices_of(before, split)
-    assert {name: own.sum() for name, own in after.client_groups.items()} == {
-        "permuted": 7,
-        "shifted": 3,
-    }
+        assert after.indices[split] is before.indices[split]
     assert repr(after).endswith("of 3 classes; 7 permuted; 3 shifted)")
     assert data.permute_labels(before, 0, 6, 3) is before
     assert data.shift_images(before, 0, "rotate", 3) is before
@@ -125,7 +118,7 @@ def test_shifted_clients_see_all_their_images_changed(shift, shape, dtype, in_fi
     for split, client in itertools.product(sources, range(10)):
         found = getattr(clients, split)
         assert (file_arrays.file_of(found.examples) is not None) == in_file
-        rows = indices_of(partition, split)[client]
+        rows = partition.indices[split][client]
         np.testing.assert_array_equal(found.of(client)[1], getattr(plain, split).of(client)[1])
         for row, image in zip(rows, found.of(client)[0], strict=True):
             expected = originals[split][row]
@@ -141,11 +134,7 @@ def test_a_saved_partition_is_read_back(tmp_path):
     partition.save(tmp_path / "partition.npz")
     loaded = Partition.load(tmp_path / "partition.npz")
     assert loaded.shifts == partition.shifts
-    first, second = (data.federate(DATASET, one, "global") for one in (partition, loaded))
-    for split in ("train", "test"):
-        for name in ("examples", "labels", "offsets"):
-            a, b = (getattr(getattr(clients, split), name) for clients in (first, second))
-            np.testing.assert_array_equal(a, b)
+    same_data(*(data.federate(DATASET, one, "global") for one in (partition, loaded)))
     assert [own is None for own in loaded.renamings] == [own is None for own in partition.renamings]
     partition_of().save(tmp_path / "without.npz")
     with np.load(tmp_path / "without.npz") as arrays:

@@ -161,35 +161,22 @@ def test_a_bad_file_is_refused(name, content, message, tmp_path):
     refused(message, table=tmp_path / name)
 
 
-def test_columns_of_another_kind_do_not_fit_a_preprocessing():
-    clients = pfl.from_table(schools.table(), **DEFAULTS)
+def test_rows_that_follow_an_earlier_table_have_its_columns_and_are_prepared_as_its_rows():
+    earlier = pfl.from_table(schools.table(), **DEFAULTS).preprocessing
+    settings = {"features": None, "preprocessing": earlier}
     for name, column in (("Sex", np.arange(COUNT)), ("SES", ["high"] * COUNT)):
         table = schools.table(**{name: column})
-        settings = {"features": None, "preprocessing": clients.preprocessing}
         refused(f"the column '{name}' must be of ", table=table, **settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
+    for name, other in (
         ("features", ["SES", "Sex"]),
         ("categories", ["SES"]),
         ("encoding", "codes"),
         ("missing", "mean"),
-    ],
-)
-def test_rows_that_follow_an_earlier_table_are_not_prepared_in_another_way(name, other):
-    earlier = pfl.from_table(schools.table(), **DEFAULTS).preprocessing
-    settings = {"features": None, "preprocessing": earlier, name: other}
-    message = f"`{name}` must be as in the earlier table, .*Leave out `{name}`"
-    refused(message, table=schools.table(), **settings)
-
-
-def test_rows_that_follow_an_earlier_table_have_its_columns_or_are_left_out():
-    earlier = pfl.from_table(schools.table(), **DEFAULTS).preprocessing
-    settings = {"features": None, "preprocessing": earlier}
-    refused("the earlier table, Sex, SES; it lacks 'SES'", table=schools.table().drop("SES"),
-            **settings)  # fmt: skip
+    ):
+        message = f"`{name}` must be as in the earlier table, .*Leave out `{name}`"
+        refused(message, table=schools.table(), **settings | {name: other})
+    lacking = schools.table().drop("SES")
+    refused("the earlier table, Sex, SES; it lacks 'SES'", table=lacking, **settings)
     gaps = schools.table(SES=[None, *schools.columns()["SES"][1:]])
     refused("or choose `missing='drop'`", table=gaps, **settings)
     clients = pfl.from_table(gaps, **DEFAULTS | settings | {"missing": "drop"})
