@@ -6,25 +6,19 @@ from tf_pflego.data import Dataset, Examples, merged
 from tf_pflego.data.partitions.dirichlet import dirichlet
 
 CLASSES = 10
-
-
-def labels_of(per_class=200, seed=0):
-    return np.random.default_rng(seed).permutation(np.repeat(np.arange(CLASSES), per_class))
-
-
-def counts_of(labels, parts):
-    """[I, C], how many examples of each class each client has."""
-    return np.stack([np.bincount(labels[part], minlength=CLASSES) for part in parts])
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(CLASSES), 200))
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 100.0])
 def test_every_example_is_dealt_once_and_no_client_is_small(alpha):
     """A class's share of a client's test examples differs from a quarter by less than one."""
-    labels = labels_of()
-    partition = dirichlet(labels, 12, CLASSES, seed=1, alpha=alpha, min_examples=30)
+    partition = dirichlet(LABELS, 12, CLASSES, seed=1, alpha=alpha, min_examples=30)
     dealt = np.concatenate([*partition.train_indices, *partition.test_indices])
-    np.testing.assert_array_equal(np.sort(dealt), np.arange(len(labels)))
-    train, test = (counts_of(labels, parts) for parts in partition.indices.values())
+    np.testing.assert_array_equal(np.sort(dealt), np.arange(len(LABELS)))
+    train, test = (  # how many examples of each class each client has
+        np.stack([np.bincount(LABELS[rows], minlength=CLASSES) for rows in of_split])
+        for of_split in partition.indices.values()
+    )
     both = train + test
     assert both.sum(axis=1).min() >= 30
     for client, classes in enumerate(partition.classes):
@@ -51,14 +45,14 @@ def test_the_shares_of_a_class_have_the_dirichlet_distribution(alpha):
 
 
 def test_it_is_a_function_of_the_seed():
-    same, again, other = (dirichlet(labels_of(), 8, CLASSES, seed) for seed in (1, 1, 2))
+    same, again, other = (dirichlet(LABELS, 8, CLASSES, seed) for seed in (1, 1, 2))
     assert_identical(same.train_indices, again.train_indices)
     assert not all(map(np.array_equal, same.train_indices, other.train_indices))
 
 
 def test_each_group_has_clients_of_its_own():
-    labels, groups = labels_of(), np.repeat(["art", "clipart"], 1000)
-    partition = dirichlet(labels, 6, CLASSES, seed=4, min_examples=20, groups=groups)
+    groups = np.repeat(["art", "clipart"], 1000)
+    partition = dirichlet(LABELS, 6, CLASSES, seed=4, min_examples=20, groups=groups)
     for client in range(6):
         own = np.concatenate([partition.train_indices[client], partition.test_indices[client]])
         assert set(groups[own]) == {"art" if client < 3 else "clipart"}
@@ -85,7 +79,7 @@ def test_what_cannot_be_dealt_is_refused(changed, message, monkeypatch):
     monkeypatch.setattr("tf_pflego.data.partitions.dirichlet.MAX_DRAWS", 20)
     arguments = {"num_clients": 10, "num_classes": CLASSES, "seed": 0, **changed}
     with pytest.raises(ValueError, match=message):
-        dirichlet(labels_of(), **arguments)
+        dirichlet(LABELS, **arguments)
 
 
 def test_merged_puts_training_and_test_examples_into_one():

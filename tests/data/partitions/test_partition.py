@@ -39,36 +39,25 @@ def test_every_class_is_held_even_with_as_few_clients_as_can():
 
 
 @pytest.mark.parametrize(
-    ("changed", "error", "message"),
+    ("changed", "message"),
     [
-        ({"classes_per_client": 11}, ValueError,
+        ({"classes_per_client": 11},
          r"`classes_per_client` must be in \[1, 10\], the number of classes; got 11. Lower"),
-        ({"classes_per_client": 0}, ValueError, "the number of classes; got 0. Raise"),
-        ({"num_clients": 4}, ValueError,
-         "must be at least 5, so that with 2 classes per client each of the 10 classes is held"),
-        ({"num_clients": 0}, ValueError,
-         "`num_clients` must be at least 1; got 0. Raise `num_clients`"),
-        ({"num_clients": 1000}, ValueError,
-         "`num_clients` must be at most 200, the number of train examples, .*; got 1000. Lower"),
-        ({"train_labels": [*range(10), 12, 10]}, ValueError,
+        ({"classes_per_client": 0}, "the number of classes; got 0. Raise"),
+        ({"num_clients": 4}, "at least 5, so that with 2 classes per client each of the 10 clas"),
+        ({"num_clients": 0}, "`num_clients` must be at least 1; got 0. Raise `num_clients`"),
+        ({"num_clients": 1000}, "must be at most 200, the number of train .*; got 1000. Lower"),
+        ({"train_labels": [*range(10), 12, 10]},
          r"`train_labels` must be in \[0, 10\), the classes; got 12 for example 10. Correct"),
-        ({"test_labels": [*range(10), -1]}, ValueError,
-         r"`test_labels` must be in \[0, 10\), the classes; got -1 for example 10. Labels count"),
-        ({"test_labels": labels_of(10, 20)[:, None]}, ValueError,
-         r"`test_labels` must be of rank 1; got shape \(200, 1\). Flatten"),
+        ({"test_labels": [*range(10), -1]}, "the classes; got -1 for example 10. Labels count"),
+        ({"test_labels": labels_of(10, 20)[:, None]}, r"`test_labels` must be of rank 1; got"),
     ],
 )  # fmt: skip
-def test_round_robin_refuses_the_impossible_with_its_numbers(changed, error, message):
-    arguments = {
-        "train_labels": labels_of(10, 20),
-        "test_labels": labels_of(10, 20),
-        "num_clients": 10,
-        "classes_per_client": 2,
-        "num_classes": 10,
-        "seed": 0,
-    }
+def test_round_robin_refuses_the_impossible_with_its_numbers(changed, message):
+    arguments = {split: labels_of(10, 20) for split in ("train_labels", "test_labels")}
+    arguments |= {"num_clients": 10, "classes_per_client": 2, "num_classes": 10, "seed": 0}
     round_robin(**arguments)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         round_robin(**{**arguments, **changed})
 
 
@@ -85,24 +74,22 @@ def test_each_group_by_its_name_is_a_client_with_a_quarter_of_each_class_for_the
 
 
 @pytest.mark.parametrize(
-    ("changed", "error", "message"),
+    ("changed", "message"),
     [
-        ({"labels": np.array([0, 0, -3, 0, 1, 1, 1, 1])}, ValueError,
+        ({"labels": np.array([0, 0, -3, 0, 1, 1, 1, 1])},
          r"`labels` must be in \[0, 2147483648\), the classes; got -3 for example 2"),
-        ({"groups": np.zeros(7, int)}, ValueError,
-         r"`groups` must be 8 ids, .*, one for each label; got int64 of shape \(7,\)"),
-        ({"groups": np.full(8, np.nan)}, ValueError,
-         "`groups` must be 8 ids, integers or text, .*; got float64"),
-        ({"test_fraction": -0.25}, ValueError, "`test_fraction` must be above 0; got -0.25"),
-        ({"test_fraction": 1.0}, ValueError, "`test_fraction` must be below 1; got 1.0"),
-        ({"test_fraction": 0.2}, ValueError,
+        ({"groups": np.zeros(7, int)}, r"must be 8 ids, .*, one for each label; got int64"),
+        ({"groups": np.full(8, np.nan)}, "must be 8 ids, integers or text, .*; got float64"),
+        ({"test_fraction": -0.25}, "`test_fraction` must be above 0; got -0.25"),
+        ({"test_fraction": 1.0}, "`test_fraction` must be below 1; got 1.0"),
+        ({"test_fraction": 0.2},
          "every client must have test examples; 2 of 2 would have none of the 8 .* Raise `test"),
     ],
 )  # fmt: skip
-def test_by_group_refuses(changed, error, message):
+def test_by_group_refuses(changed, message):
     arguments = {"groups": np.repeat([4, 9], 4), "labels": np.repeat([0, 1], 4), "seed": 0}
     by_group(**arguments)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         by_group(**{**arguments, **changed})
 
 

@@ -81,23 +81,14 @@ def test_what_cannot_be_held_out_is_refused(sizes, fraction, message):
         data.held_out(*labels_of(sizes), fraction, seed=0)
 
 
-@pytest.mark.parametrize("kind", ["round_robin", "dirichlet", "groups"])
+@pytest.mark.parametrize("kind", ["round_robin", "dirichlet"])
 def test_partition_and_test_examples_are_as_without(kind, digits_dir):
-    if kind == "groups":
-        dataset = data.merged(data.load("digits", digits_dir))
-        labels = dataset.train.labels
-        partition = data.by_group(np.arange(len(labels)) % 6, labels, seed=0)
-        plain, held = (
-            data.federate(dataset, own, "global")
-            for own in (partition, partition.with_validation(labels, 0.2, seed=0))
-        )
-    else:
-        chosen = {"partition": kind, "label_space": "global", "permuted_clients": 0.5}
-        chosen |= {"data_dir": digits_dir, "num_clients": 6, "clients_per_round": 2}
-        plain, held = (
-            build.load_clients(RunConfig(**chosen, validation_fraction=fraction))
-            for fraction in (0.0, 0.2)
-        )
+    chosen = {"partition": kind, "label_space": "global", "permuted_clients": 0.5}
+    chosen |= {"data_dir": digits_dir, "num_clients": 6, "clients_per_round": 2}
+    plain, held = (
+        build.load_clients(RunConfig(**chosen, validation_fraction=fraction))
+        for fraction in (0.0, 0.2)
+    )
     for client in range(6):
         parts = [held.partition.indices[split][client] for split in ("train", "validation")]
         np.testing.assert_array_equal(
