@@ -10,6 +10,7 @@ import tf_pflego as pfl
 from tests.aggregation.probe import probe
 from tests.comparison import assert_identical
 from tests.conftest import make_clients
+from tests.methods import thorough
 from tf_pflego.aggregation import accounting, canaries, privacy
 from tf_pflego.aggregation.accounting import Accountant
 from tf_pflego.core import seeds
@@ -62,7 +63,7 @@ def algorithm_of(model, size):
     return probe(model, vectors, size)
 
 
-@pytest.mark.parametrize("halved", [True, False])
+@pytest.mark.parametrize("halved", [True, thorough(False)])
 def test_the_audit_fails_where_the_noise_is_half_of_what_is_claimed(
     halved, tiny_model, monkeypatch
 ):
@@ -73,7 +74,7 @@ def test_the_audit_fails_where_the_noise_is_half_of_what_is_claimed(
     count = CLIENTS + CANARIES
     participation = Participation(count, count)
     accountant = Accountant(participation, "gaussian", math.sqrt(ROUNDS) / MU, DELTA, ROUNDS)
-    algorithm = canaries.planted(algorithm_of(tiny_model, 6000), CLIENTS, SEED)
+    algorithm = canaries.planted(algorithm_of(tiny_model, 4000), CLIENTS, SEED)
     state = trained(privacy.wrap(algorithm, accountant, BOUND), count)
     claimed = accountant.epsilon(ROUNDS)
     scores = canaries.scores(state, CANARIES, SEED)

@@ -12,6 +12,7 @@ from tf_pflego.core.participation import Participation
 
 CLIENTS, EXPECTED = 60, 24
 BOUND, ROUNDS = 0.3, 8
+CHOSEN = Participation._chosen
 
 
 def clients_of(count, rng):
@@ -126,9 +127,6 @@ def silent_leaf(patch):
 
 def drawing(chosen):
     return lambda patch: patch.setattr(Participation, "_chosen", chosen)
-
-
-CHOSEN = Participation._chosen
 
 
 def as_many_as_expected(self, seed, number, cohort, spare):
