@@ -29,13 +29,6 @@ def bytes_of_levels(blocks, bits):
     return -(-sum(blocks) * bits // 8) + 8 * len(blocks)
 
 
-@pytest.fixture
-def small_model(monkeypatch):
-    """Its theta has 4 + 1 numbers; the 4 are compressed."""
-    monkeypatch.setattr(compression, "_FEWEST", 4)
-    return models.SplitModel(models.mlp((INPUTS,), seed=5, units=1), num_outputs=3, seed=3)
-
-
 def outcomes_of_rounding(gradient, signs):
     """All ways to round 4 numbers to 2 levels: (what to draw, how likely it is)."""
     rotated = hadamard(4) / 2 @ (signs * gradient)
@@ -62,7 +55,7 @@ def outcomes_of_masking(gradient, signs):
     ],
 )
 def test_proposition_1_holds_over_cohorts_and_draws(
-    name, outcomes, options, small_model, tiny_clients, monkeypatch
+    name, outcomes, options, tiny_clients, monkeypatch
 ):
     """The mean step over all cohorts, and all that may be drawn in them, is the gradient of L.
 
@@ -80,11 +73,14 @@ def test_proposition_1_holds_over_cohorts_and_draws(
             return tf.reshape(tf.stack([coins, numbers]), shape)
         return tf.cast(numbers[: shape[0]], dtype)
 
+    monkeypatch.setattr(compression, "_FEWEST", 4)
+    # Its theta has 4 + 1 numbers; the 4 are compressed.
+    model = models.SplitModel(models.mlp((INPUTS,), seed=5, units=1), num_outputs=3, seed=3)
     monkeypatch.setattr(compression, "_uniform", drawn)
     monkeypatch.setattr(compression, "seed_of", lambda seed, purpose: seed)  # (number, client)
     one_step = {"local_steps": 1, "head_step_scale": "exact"}
     sgd = {"server_learning_rate": 1.0, "server_optimizer": "sgd"}
-    algorithm = compressed(built("pflego", small_model, **one_step, **sgd), name, **options)
+    algorithm = compressed(built("pflego", model, **one_step, **sgd), name, **options)
     simulation = Simulation(algorithm, tiny_clients, Chosen(3, 2), "in_process", seed=5)
     start, states = simulation.server_state, simulation.client_states(range(3))
     theta = [np.asarray(w, np.float64) for w in start.method.theta]

@@ -15,19 +15,14 @@ BOUND, ROUNDS = 0.3, 8
 CHOSEN = Participation._chosen
 
 
-def clients_of(count, rng):
-    sizes = rng.integers(4, 9, (2, count))
-    return pfl.from_arrays(
-        *(
-            [(rng.normal(size=(n, 30)).astype(np.float32), np.arange(n) % 2) for n in of_split]
-            for of_split in sizes
-        )
-    )
-
-
 @pytest.fixture(scope="module")
 def clients():
-    return clients_of(CLIENTS, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    splits = (
+        [(rng.normal(size=(n, 30)).astype(np.float32), np.arange(n) % 2) for n in sizes]
+        for sizes in rng.integers(4, 9, (2, CLIENTS))
+    )
+    return pfl.from_arrays(*splits)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from tests.starts import (
 
 PARTS = itertools.product(("", "participant_"), ("client", "example"))
 METRICS = [f"{who}test_accuracy/{mean}_mean" for who, mean in PARTS]
-# Of a terminal that has no more than this.
+# As of a terminal that has no more than this.
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
 
 
