@@ -250,15 +250,15 @@ def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
 
     FedDBE sends a number for each feature, which are many of this model's.
     """
-    model = models.SplitModel(models.mlp((4,), seed=0, units=1000), num_outputs=3)
+    model = models.SplitModel(models.mlp((4,), seed=0, units=400), num_outputs=3)
     method = build_method(name, model)
     simulation = Simulation(method, tiny_clients, Participation(3, 2), "in_process", seed=1)
     for _ in range(2):  # The second round is the first with others' gradients or models.
         record = simulation.run_round()
     body = sum(w.size for w in model.initial_theta)
-    sizes = [body, body + 3 * 1001]  # without and with the head
+    sizes = [body, body + 3 * 401]  # without and with the head
     if name == "feddbe":
-        sizes += [size + 1000 for size in sizes]
+        sizes += [size + 400 for size in sizes]
     row = method_pages.overview_of(DOCS / "methods.md", name)["down / up, in models"]
     for key, said in zip(("bytes_down", "bytes_up"), row.split(" / "), strict=True):
         moved = record[key] / (4 * record["participants"])
@@ -270,5 +270,5 @@ def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
             assert 0 < moved <= int(said.split()[-1]) * sizes[1]
         else:
             count, _, more = said.partition(" + ")
-            moved -= {"": 0, "M²": 1000**2, "2 heads": 2 * 3 * 1001}[more]
+            moved -= {"": 0, "M²": 400**2, "2 heads": 2 * 3 * 401}[more]
             assert min(abs(moved - int(count) * size) for size in sizes) < 0.01 * body, key
