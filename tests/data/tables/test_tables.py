@@ -192,7 +192,7 @@ def test_small_clients_are_left_out_or_merged_and_counted(small_clients, caplog)
     assert sizes.tolist() == [12, 20, 13][: len(expected)]
     done = "left out" if small_clients == "drop" else "merged into one, 'others'"
     assert f"2 of 4 clients, 13 of 45 rows, are {done}" in caplog.text
-    if small_clients == "drop":  # What only they have is not looked at.
+    if small_clients == "drop":  # Their own values are not looked at.
         columns = schools.columns()
         is_small = np.isin(columns["School"], (1288, 1308))
         odd = schools.table(SES=np.where(is_small, np.inf, columns["SES"]))
