@@ -1,12 +1,15 @@
 """What compressed uploads are, against NumPy, and that the mean over all draws is exact."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy.linalg import hadamard
 
-from tests.algorithms.test_contract import build, simulation_of
+from tests.aggregation.probe import probe
+from tests.algorithms.test_contract import simulation_of
 from tests.algorithms.test_identities import TOLERANCE, Chosen, joint_gradient
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import INPUTS, build_method, built
@@ -14,23 +17,11 @@ from tests.oracles import network
 from tf_pflego import models
 from tf_pflego.aggregation import compression
 from tf_pflego.aggregation.compression import compressed
-from tf_pflego.core.algorithm import Client, Federation, Round
+from tf_pflego.core.algorithm import Client, ClientResult, Federation, Round
 from tf_pflego.simulation.simulation import Simulation
 
 SEED = tf.constant([3, 4])
 JUST_BELOW_1 = np.nextafter(np.float32(1), np.float32(0))
-
-
-def hadamard(size):
-    """Sylvester's matrix, by the parity of the bits that row and column share."""
-    shared = np.arange(size)[:, None] & np.arange(size)
-    return (-1.0) ** np.vectorize(lambda n: bin(n).count("1"))(shared) / np.sqrt(size)
-
-
-@pytest.fixture(scope="module")
-def wide_model():
-    """An array of 64 numbers, which is compressed, and one of 16 and a head, which are not."""
-    return models.SplitModel(models.mlp((INPUTS,), seed=3, units=16), num_outputs=3, seed=3)
 
 
 def bytes_of_levels(blocks, bits):
@@ -38,16 +29,9 @@ def bytes_of_levels(blocks, bits):
     return -(-sum(blocks) * bits // 8) + 8 * len(blocks)
 
 
-@pytest.fixture
-def small_model(monkeypatch):
-    """Its theta has 4 + 1 numbers; the 4 are compressed."""
-    monkeypatch.setattr(compression, "_FEWEST", 4)
-    return models.SplitModel(models.mlp((INPUTS,), seed=5, units=1), num_outputs=3, seed=3)
-
-
 def outcomes_of_rounding(gradient, signs):
     """All ways to round 4 numbers to 2 levels: (what to draw, how likely it is)."""
-    rotated = hadamard(4) @ (signs * gradient)
+    rotated = hadamard(4) / 2 @ (signs * gradient)
     exact = (rotated - rotated.min()) / np.ptp(rotated)
     open_ones = np.flatnonzero((exact != 0) & (exact != 1))
     for rounded_up in itertools.product((False, True), repeat=len(open_ones)):
@@ -71,7 +55,7 @@ def outcomes_of_masking(gradient, signs):
     ],
 )
 def test_proposition_1_holds_over_cohorts_and_draws(
-    name, outcomes, options, small_model, tiny_clients, monkeypatch
+    name, outcomes, options, tiny_clients, monkeypatch
 ):
     """The mean step over all cohorts, and all that may be drawn in them, is the gradient of L.
 
@@ -89,11 +73,14 @@ def test_proposition_1_holds_over_cohorts_and_draws(
             return tf.reshape(tf.stack([coins, numbers]), shape)
         return tf.cast(numbers[: shape[0]], dtype)
 
+    monkeypatch.setattr(compression, "_FEWEST", 4)
+    # Its theta has 4 + 1 numbers; the 4 are compressed.
+    model = models.SplitModel(models.mlp((INPUTS,), seed=5, units=1), num_outputs=3, seed=3)
     monkeypatch.setattr(compression, "_uniform", drawn)
     monkeypatch.setattr(compression, "seed_of", lambda seed, purpose: seed)  # (number, client)
     one_step = {"local_steps": 1, "head_step_scale": "exact"}
     sgd = {"server_learning_rate": 1.0, "server_optimizer": "sgd"}
-    algorithm = compressed(built("pflego", small_model, **one_step, **sgd), name, **options)
+    algorithm = compressed(built("pflego", model, **one_step, **sgd), name, **options)
     simulation = Simulation(algorithm, tiny_clients, Chosen(3, 2), "in_process", seed=5)
     start, states = simulation.server_state, simulation.client_states(range(3))
     theta = [np.asarray(w, np.float64) for w in start.method.theta]
@@ -132,7 +119,8 @@ def test_rounding_stays_within_a_step_and_has_the_variance_of_coins(size, block)
     vector, bits = np.random.default_rng(1).normal(size=size).astype(np.float32), 3
     blocks, errors, variances = np.zeros([-(-size // block), block]), 0.0, 0.0
     blocks.flat[:size] = vector
-    rotation, kept = hadamard(block), np.diff([*range(0, size, block), size])[:, None] / block
+    rotation = hadamard(block) / np.sqrt(block)
+    kept = np.diff([*range(0, size, block), size])[:, None] / block
     for seed in range(20):
         seed = tf.constant([seed, 4])
         signs = np.where(np.ravel(compression._uniform([2, block], seed)[0]) < 0.5, -1, 1)
@@ -175,9 +163,16 @@ def test_what_is_sent_of_a_mask_is_one_number_of_each_part(size):
     np.testing.assert_array_equal(kept, vector)
 
 
-def test_bytes_are_those_that_would_be_sent(wide_model, tiny_clients):
-    """FedAvg uploads arrays of 64, 16 and 51 numbers, of which 51 are padded, and a weight."""
-    plain, as_it_is = build("fedavg", wide_model), 4 * (16 + 1)
+def test_bytes_are_those_that_would_be_sent(tiny_model, tiny_clients):
+    """Arrays of 64, 16 and 51 numbers, of which 51 are padded, and a weight."""
+
+    def client_update(message, state, client, round_):
+        return ClientResult((), state, averaged=[tf.ones([size]) for size in (64, 16, 51)])
+
+    told, as_it_is = probe(tiny_model, np.zeros([3, 1]), 1), 4 * (16 + 1)
+    changed = {"client_update": client_update, "server_update": lambda server, *_: server}
+    exchange = dataclasses.replace(told.exchanges[0], **changed)
+    plain = dataclasses.replace(told, exchanges=(exchange,))
     for algorithm, expected in (
         (compressed(plain, bits=3), 2 * bytes_of_levels([64], 3)),
         (compressed(plain, "masked", share=0.3), 4 * (20 + 16)),  # 3 of 10, rounded up
@@ -188,9 +183,13 @@ def test_bytes_are_those_that_would_be_sent(wide_model, tiny_clients):
     assert compression._bytes_of_levels(2500, 3) == bytes_of_levels([1024] * 3, 3)
 
 
-def test_what_is_left_out_is_sent_later(wide_model, tiny_clients):
-    """Sent and remembered are the upload and what was remembered, and the largest is sent."""
-    plain = build_method("pflego", wide_model, local_steps=2)
+def test_what_is_left_out_is_sent_later(tiny_clients):
+    """Sent and remembered are the upload and what was remembered, and the largest is sent.
+
+    The model has an array of 64 numbers, which is compressed, and one of 16, which is not.
+    """
+    model = models.SplitModel(models.mlp((INPUTS,), seed=3, units=16), num_outputs=3, seed=3)
+    plain = build_method("pflego", model, local_steps=2)
     algorithm = compressed(plain, "top_k", share=0.1)
     federation = Federation(num_clients=3, mean_clients_per_round=2.0, max_clients_per_round=2)
     server = algorithm.init_server(federation)

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tests.aggregation.probe import probe
-from tests.algorithms.test_contract import build
 from tests.conftest import make_clients
 from tests.methods import thorough
 from tf_pflego.aggregation import compression
@@ -18,7 +17,6 @@ from tf_pflego.simulation.simulation import Simulation
 SIZE, BOUND, SHARE = 30, 4.0, 0.2
 FLOAT32 = 2e-6
 STEPS = 1e-4  # what ten of Weiszfeld's steps leave
-APART = [name for name in ROBUST_SUMS if name != "norm_bound"]
 of_all_sums = pytest.mark.parametrize("name", ROBUST_SUMS)
 SIX = make_clients((3, 7, 5, 4, 6, 5), (2,) * 6, (2,) * 6)
 
@@ -95,13 +93,6 @@ def test_one_attacker_does_not_move_it_far(name, huge, received):
     assert np.isfinite(result.summed).all()
 
 
-@pytest.mark.parametrize("name", APART)
-def test_a_majority_of_attackers_decides(name, received):
-    vectors = np.concatenate([vectors_of(2)[:2], np.full([4, SIZE], 1e6)])
-    result, _, _ = received(name, vectors)
-    assert np.mean(result.averaged) > 0.4e6
-
-
 @of_all_sums
 def test_the_centre_of_equal_uploads_is_their_mean(name, received):
     vectors = np.tile(np.linspace(-0.3, 0.3, SIZE), (6, 1))
@@ -123,16 +114,16 @@ def test_who_uploads_what_is_not_finite_is_left_out_of_the_round(name, received)
 
 @pytest.mark.parametrize("name", ["median", thorough("norm_bound")])
 def test_the_bytes_of_compressed_uploads_are_those_that_are_sent(name, tiny_model):
-    compressed = compression.compressed(probe(tiny_model, np.ones([6, 4096]), 4096), bits=8)
+    compressed = compression.compressed(probe(tiny_model, np.ones([6, 512]), 512), bits=8)
     sent = []
     for algorithm in (compressed, robust(compressed, name, clip_norm=BOUND)):
         with Simulation(algorithm, SIX, Participation(6, 5), "in_process") as simulation:
             sent.append(simulation.run_round()["bytes_up"])
     assert sent[0] - sent[1] == 5 * 4  # Nobody says how many examples it has.
-    assert sent[1] < 2 * 5 * 4096 * 1.1
+    assert sent[1] < 2 * 5 * 512 * 1.1
 
 
 def test_a_robust_sum_inside_of_another_is_refused(tiny_model):
-    median = robust(build("pflego", tiny_model), "median")
+    median = robust(probe(tiny_model, np.ones([3, 4]), 4), "median")
     with pytest.raises(ValueError, match="must see of each client alone"):
         robust(median, "norm_bound", clip_norm=1)

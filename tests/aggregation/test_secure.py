@@ -19,10 +19,6 @@ SEED = 6
 WEIGHTS = np.array([3, 7, 5]) / 15  # of the tiny clients
 
 
-def client_with(seed):
-    return Client(*[None] * 5, seed=tf.constant([1, seed]))
-
-
 @pytest.mark.parametrize("bits", [5, 24, 32])
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_the_sum_modulo_is_that_of_the_integers(count, bits):
@@ -40,7 +36,8 @@ def test_the_sum_modulo_is_that_of_the_integers(count, bits):
 def test_rounding_has_no_bias():
     numbers = np.array([0.0, 3.0, -2.0, 0.25, -0.25, 1e-3, -7.9, 2.0**20 + 0.5], np.float32)
     draws = 40_000
-    each = rounded(tf.repeat(tf.constant(numbers), draws), client_with(2)).numpy()
+    client = Client(*[None] * 5, seed=tf.constant([1, 2]))
+    each = rounded(tf.repeat(tf.constant(numbers), draws), client).numpy()
     each = each.reshape(len(numbers), draws)
     assert np.abs(each - numbers[:, None]).max() < 1
     share = numbers.astype(float) - np.floor(numbers)

@@ -8,10 +8,9 @@ from scipy import special
 
 import tf_pflego as pfl
 from tests.aggregation.probe import probe, rounds_of
-from tests.conftest import build_method
 from tests.engines.agreement import ENGINES
 from tf_pflego.aggregation import accounting, skellam
-from tf_pflego.aggregation.accounting import Accountant, calibrated
+from tf_pflego.aggregation.accounting import Accountant
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -46,20 +45,6 @@ def test_noise_of_the_sum_has_the_deviation_that_is_claimed(tiny_model, tiny_cli
     assert np.abs(steps - np.round(steps)).max() < 0.2
     assert record["privacy_epsilon"] == accountant.epsilon(1)
     assert record["privacy_clip_norm"] == 0.4
-
-
-def test_the_noise_is_no_matter_of_the_runs_seed_and_of_its_state_alone(tiny_model, tiny_clients):
-    algorithm, _ = noised(tiny_model, np.zeros([3, 50]), 1.0, 1.0)
-    starts, sums = [], []
-    for again in (False, False, True):
-        with Simulation(algorithm, tiny_clients, EVERYBODY, "in_process", 1) as simulation:
-            if again:
-                simulation.server_state = starts[-1]
-            starts.append(simulation.server_state)
-            simulation.run_round()
-            sums.append(np.asarray(simulation.server_state.method.summed))
-    assert not np.array_equal(sums[0], sums[1])
-    np.testing.assert_array_equal(sums[1], sums[2])
 
 
 def test_no_upload_is_longer_than_the_bound_and_rounding_has_no_bias(
@@ -121,27 +106,16 @@ def test_the_divergence_is_above_the_exact_one_of_one_integer():
 
 def test_private_algorithms_take_it(tiny_model, tiny_clients):
     """An epsilon asks for it by the mechanism's name; its bound is a number."""
-    method, settings = build_method("pflego", tiny_model), {"num_rounds": 2, "epsilon": 8.0}
+    method, settings = probe(tiny_model, np.ones([3, 9]), 9), {"num_rounds": 2, "epsilon": 8.0}
     settings |= {"mechanism": accounting.SKELLAM, "bits": 22}
-    with pytest.raises(
-        ValueError, match=r"`clip_norm` must be a number for .*; got adaptive. Give"
-    ):
+    with pytest.raises(ValueError, match=r"`clip_norm` must be a number .*; got adaptive. Give"):
         pfl.private(method, EVERYBODY, **settings)
     algorithm = pfl.private(method, EVERYBODY, **settings, clip_norm=0.5)
     with Simulation(algorithm, tiny_clients, EVERYBODY, "in_process") as simulation:
         records = [simulation.run_round() for _ in range(2)]
-    numbers = sum(leaf.size for leaf in tiny_model.initial_theta)
-    bytes_up = -(-numbers * 22 // 8)
-    assert [record["bytes_up"] for record in records] == [3 * bytes_up] * 2
+    assert [record["bytes_up"] for record in records] == [3 * -(-2 * 9 * 22 // 8)] * 2
     assert records[0]["privacy_epsilon"] < records[1]["privacy_epsilon"]
-    assert records[1]["privacy_epsilon"] == pytest.approx(8.0, rel=1e-4)
-
-
-def test_calibrated_noise_gives_the_epsilon():
-    accountant = calibrated(EVERYBODY, accounting.SKELLAM, 2.0, 1e-5, 10, bits=20)
-    assert accountant.bits == 20
-    assert accountant.epsilon(10) == pytest.approx(2.0, rel=1e-4)
-    assert accountant.epsilon(10) <= 2.0
+    assert 8.0 * (1 - 1e-4) <= records[1]["privacy_epsilon"] <= 8.0  # It is calibrated.
 
 
 def test_what_would_make_the_noise_less_or_the_integers_too_coarse_is_refused(tiny_model):

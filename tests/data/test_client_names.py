@@ -33,9 +33,8 @@ def test_a_dictionary_names_its_clients_in_the_order_of_the_training_examples():
     for client, name in enumerate(NAMES):
         np.testing.assert_array_equal(clients.train.of(client)[0], np.float32(TRAIN[name][0]))
         np.testing.assert_array_equal(clients.test.of(client)[0], np.float32(TEST[name][0]))
-    lists = [[split[name] for name in NAMES] for split in (TRAIN, TEST)]
-    assert pfl.from_arrays(*lists, client_names=np.array(NAMES)).client_names == NAMES
-    assert pfl.from_arrays(*lists).client_names is None
+    assert pfl.from_arrays(**named(np.array(NAMES))).client_names == NAMES
+    assert pfl.from_arrays(**named(None)).client_names is None
 
 
 def test_names_stay_with_their_clients():
@@ -53,6 +52,12 @@ def test_names_stay_with_their_clients():
         second.joined_by(nameless)
 
 
+def named(names):
+    """Clients that are given as lists, with names."""
+    train, test = ([split[name] for name in NAMES] for split in (TRAIN, TEST))
+    return {"train": train, "test": test, "client_names": names}
+
+
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
@@ -62,37 +67,23 @@ def test_names_stay_with_their_clients():
         ({"client_names": NAMES}, ValueError, "left out where `train` and `test` are dictionaries"),
         ({"train": {**TRAIN, "3": (TRAIN["3"][0], TRAIN["3"][1] / 2)}}, TypeError, "client 3's "
          "train labels must be integers"),
-        (
-            {"train": {**TRAIN, "hospital_7": (np.full((6, 2), np.nan), TRAIN["3"][1])}},
-            ValueError,
-            "client hospital_7's train examples must be finite in float32; got nan",
-        ),
+        ({"train": {**TRAIN, "hospital_7": (np.full((6, 2), np.nan), TRAIN["3"][1])}}, ValueError,
+         "client hospital_7's train examples must be finite in float32; got nan"),
+        (named(["a", "b"]), ValueError, "must be 3 names, one per client; got 2"),
+        (named(["a", "b", "A"]), ValueError, "more than upper and lower case; got 'A' twice"),
+        (named(["a", "b", "c\nd"]), ValueError, r"one line, .*; got 'c\\nd'. Rename"),
+        (named(["a", "b", "\x1b[31mc"]), ValueError, r"one line, .*; got '\\x1b\[31mc'. Rename"),
+        (named(["a", "b", ""]), ValueError, "with 1 to 200 characters .*; got ''"),
+        (named(["a", "b", "c" * 201]), ValueError, "with 1 to 200 characters .*; got 'ccc"),
+        (named(["a", "b", " c"]), ValueError, "no space at the ends; got ' c'"),
+        (named([1, 2, 3]), TypeError, r"must be text; got 1. Write numbers as `str\(number\)`"),
+        (named("abc"), TypeError, "must be a sequence of text; got str"),
+        (named({"a", "b", "c"}), TypeError, "must be a sequence of text; got set"),
     ],
 )  # fmt: skip
-def test_clients_that_are_named_otherwise_are_refused(changed, error, message):
+def test_names_that_do_not_tell_the_clients_apart_are_refused(changed, error, message):
     with pytest.raises(error, match=message):
         pfl.from_arrays(**{"train": TRAIN, "test": TEST} | changed)
-
-
-@pytest.mark.parametrize(
-    ("names", "error", "message"),
-    [
-        (["a", "b"], ValueError, "must be 3 names, one per client; got 2"),
-        (["a", "b", "A"], ValueError, "more than upper and lower case; got 'A' twice"),
-        (["a", "b", "c\nd"], ValueError, r"one line, .*; got 'c\\nd'. Rename"),
-        (["a", "b", "\x1b[31mc"], ValueError, r"one line, .*; got '\\x1b\[31mc'. Rename"),
-        (["a", "b", ""], ValueError, "with 1 to 200 characters .*; got ''"),
-        (["a", "b", "c" * 201], ValueError, "with 1 to 200 characters .*; got 'ccc"),
-        (["a", "b", " c"], ValueError, "no space at the ends; got ' c'"),
-        ([1, 2, 3], TypeError, r"must be text; got 1. Write numbers as `str\(number\)`"),
-        ("abc", TypeError, "must be a sequence of text; got str"),
-        ({"a", "b", "c"}, TypeError, "must be a sequence of text; got set"),
-    ],
-)
-def test_names_that_do_not_tell_the_clients_apart_are_refused(names, error, message):
-    lists = [[split[name] for name in NAMES] for split in (TRAIN, TEST)]
-    with pytest.raises(error, match=message):
-        pfl.from_arrays(*lists, client_names=names)
 
 
 def test_names_of_any_length_have_room_in_the_name_of_a_file():

@@ -77,46 +77,44 @@ def test_positions_of_sequences_count_as_examples():
 
 
 def with_labels(labels, task, label_space="global"):
+    labels = np.asarray(labels)
     return lambda: clients_of(task, label_space, lambda task, size, client: labels[:size])
 
 
 BAD = [
-    (with_labels(np.array(["a"] * 4), "regression"), TypeError,
+    (with_labels(["a"] * 4, "regression"), TypeError,
      "client 0's train labels must be numbers for regression; got <U1"),
-    (with_labels(np.array([1.0, np.nan, 2.0, 3.0]), "regression"), ValueError,
+    (with_labels([1.0, np.nan, 2.0, 3.0], "regression"),
      "client 0's train labels must be finite in float32, for regression; got nan for example 1"),
-    (with_labels(np.full(4, 1e39), "regression"), ValueError, r"finite in float32.* got 1e\+39"),
-    (with_labels(np.zeros((4, 2, 2)), "regression"), ValueError,
-     r"must be \[N\] or \[N, K\], K numbers .*; got shape \(4, 2, 2\)"),
-    (with_labels(np.zeros((4, 0)), "regression"), ValueError, r"got shape \(4, 0\)"),
-    (with_labels(np.array([0, 1, 2, 0]), "multi_label"), ValueError,
+    (with_labels(np.full(4, 1e39), "regression"), r"finite in float32.* got 1e\+39"),
+    (with_labels(np.zeros((4, 2, 2)), "regression"), r"or \[N, K\], K .*; got shape \(4, 2, 2\)"),
+    (with_labels(np.zeros((4, 0)), "regression"), r"got shape \(4, 0\)"),
+    (with_labels([0, 1, 2, 0], "multi_label"),
      "must be 0 or 1, one for each label, for multi_label; got 2 for example 2"),
-    (with_labels(np.array([0, 0.5, 1, 0]), "multi_label"), ValueError, "got 0.5 for example 1"),
-    (with_labels(np.array([0, -1, 2, 0]), "counts"), ValueError,
-     "must be whole numbers from 0 on, for counts; got -1 for example 1"),
-    (with_labels(np.array([0, 1.5, 2, 0]), "counts"), ValueError, "got 1.5 for example 1"),
-    (with_labels(np.array([0, np.inf, 2, 0]), "counts"), ValueError, "got inf for example 1"),
-    (with_labels(np.array([[0, -2]] * 4), "classification"), ValueError,
+    (with_labels([0, 0.5, 1, 0], "multi_label"), "got 0.5 for example 1"),
+    (with_labels([0, -1, 2, 0], "counts"), "whole numbers from 0 on, for counts; got -1 for exam"),
+    (with_labels([0, 1.5, 2, 0], "counts"), "got 1.5 for example 1"),
+    (with_labels([0, np.inf, 2, 0], "counts"), "got inf for example 1"),
+    (with_labels([[0, -2]] * 4, "classification"),
      "of sequences must be from 0 on, or -1 where a position has no label; got -2"),
-    (with_labels(np.array([[0, 1], [-1, -1], [1, 2], [1, 2]]), "classification"), ValueError,
+    (with_labels([[0, 1], [-1, -1], [1, 2], [1, 2]], "classification"),
      "must label a position at least; example 1 has none"),
-    (with_labels(np.array([[0, 3]] * 4), "classification", "local"), ValueError,
-     r"must be of rank 1, .*; got shape \(4, 2\)"),
-    (with_labels(np.eye(4, dtype=int), "classification"), ValueError, "If they are one-hot"),
-    (with_labels(np.zeros(4), "ranking"), ValueError,
-     "`task` must be one of classification, multi_label, regression, counts; got 'ranking'"),
+    (with_labels([[0, 3]] * 4, "classification", "local"), r"rank 1, .*; got shape \(4, 2\)"),
+    (with_labels(np.eye(4, dtype=int), "classification"), "If they are one-hot"),
+    (with_labels(np.zeros(4), "ranking"), "must be one of .*, regression, counts; got 'ranking'"),
     (lambda: pfl.from_arrays([([[1.0]], [[0.5]]), ([[1.0]], [[0.5, 1.0]])],
-                             [([[1.0]], [[1.0]])] * 2, task="regression"), ValueError,
+                             [([[1.0]], [[1.0]])] * 2, task="regression"),
      r"client 1's train labels must be like client 0's, of shape \(1,\) .*; got \(2,\)"),
     (lambda: pfl.from_arrays([([[1.0]], [0.5])], [([[1.0]], [0.5])], task="regression",
-                             label_space="global", class_mask=True), ValueError,
+                             label_space="global", class_mask=True),
      "`class_mask` must be left out where clients have no classes of their own"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("make", "error", "message"), BAD, ids=range(len(BAD)))
-def test_bad_labels_are_refused(make, error, message):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize("row", BAD, ids=lambda row: row[-1][:40])
+def test_bad_labels_are_refused(row):
+    make, *kind, message = row
+    with pytest.raises(kind[0] if kind else ValueError, match=message):
         make()
 
 

@@ -89,17 +89,14 @@ def test_calls_that_are_shown_have_arguments_that_exist():
     assert found > 20
 
 
-@pytest.mark.parametrize(
-    "shown",
-    [
+def test_wrong_calls_are_found():
+    for shown in (
         "SplitModel(body, num_classes)",
         "pfl.SplitModel(body, 2, units=16)",
         "Participation(clients_per_round, num_clients)",
         "pfl.load_sweep(DIR, 1, 2, 3)",
         "simulation.start_form(DIR)",
-    ],
-)
-def test_a_wrong_call_is_found(shown):
-    (call,) = calls_in(f"Call\n`{shown}`.")
-    with pytest.raises(AssertionError):
-        refuse_wrong(*call)
+    ):
+        (call,) = calls_in(f"Call\n`{shown}`.")
+        with pytest.raises(AssertionError):
+            refuse_wrong(*call)

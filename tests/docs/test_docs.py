@@ -39,13 +39,6 @@ def texts():
     return {path: path.read_text(encoding="utf-8") for path in [*PAGES, *FRONT]}
 
 
-@pytest.mark.parametrize("name", algorithms.REGISTRY)
-def test_a_method_says_what_it_serves_and_by_what_it_differs_from_its_paper(name):
-    text = importlib.import_module(f"tf_pflego.algorithms.{name}").__doc__
-    assert len(re.findall(r"\n\nServed: \S", text)) == 1
-    assert len(re.findall(r"\n\nDifferences from the paper(?:, which is [^:]+)?: \S", text)) == 1
-
-
 # What the code of a page leaves behind.
 WRITTEN = {
     "serving.md": ("models", "phone/client_3.tflite", "shared", "client_3.learnt"),
@@ -59,17 +52,13 @@ WRITTEN = {
 LINES = {"own_method.md": ("tff", "current"), "serving.md": ("tff", "current"), "tff.md": ("tff",)}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(
-            path,
-            marks=[pytest.mark.thorough, pytest.mark.lines(*LINES.get(path.name, ("current",)))],
-            id=name_of(path),
-        )
-        for path in WITH_CODE
-    ],
-)
+def on_its_lines(path):
+    lines = pytest.mark.lines(*LINES.get(path.name, ("current",)))
+    return pytest.param(path, marks=lines, id=name_of(path))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", map(on_its_lines, WITH_CODE))
 def test_the_code_of_a_page_runs(path, digits_dir, tmp_path):
     pages.check(path, tmp_path, TFDS_DATA_DIR=digits_dir)
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
@@ -230,9 +219,12 @@ def test_each_public_name_has_its_entry():
 
 
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
-def test_the_page_of_a_method_is_made_from_its_module(name):
+def test_the_page_of_a_method_is_its_module_with_what_it_serves_and_differs_in(name):
     page = method_pages.markdown(name, ROOT)
     docstring = importlib.import_module(f"tf_pflego.algorithms.{name}").__doc__
+    assert len(re.findall(r"\n\nServed: \S", docstring)) == 1
+    differing = r"\n\nDifferences from the paper(?:, which is [^:]+)?: \S"
+    assert len(re.findall(differing, docstring)) == 1
     assert not words_of(docstring) - words_of(page.replace("\\", ""))
     for field in dataclasses.fields(algorithms.REGISTRY[name][0]):
         assert f"| `{field.name}` |" in page
@@ -242,12 +234,9 @@ def words_of(text):
     return {word.lower() for word in re.findall(r"\w+", text)}
 
 
-def test_text_is_shown_as_it_stands():
+def test_text_is_shown_as_it_stands_and_a_docstring_without_a_title_is_refused(tmp_path):
     escaped = method_pages._escaped("W_i <- `a_b` where batch_size is 0, [K, M], ~z^2 in $")
     assert escaped == r"W\_i &lt;- `a_b` where `batch_size` is 0, \[K, M\], ~z^2 in \$"
-
-
-def test_a_docstring_without_a_title_is_refused(tmp_path):
     path = tmp_path / "tf_pflego" / "algorithms" / "fedavg.py"
     path.parent.mkdir(parents=True)
     path.write_text('"""No title."""', encoding="utf-8")
@@ -261,15 +250,15 @@ def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
 
     FedDBE sends a number for each feature, which are many of this model's.
     """
-    model = models.SplitModel(models.mlp((4,), seed=0, units=1000), num_outputs=3)
+    model = models.SplitModel(models.mlp((4,), seed=0, units=400), num_outputs=3)
     method = build_method(name, model)
     simulation = Simulation(method, tiny_clients, Participation(3, 2), "in_process", seed=1)
     for _ in range(2):  # The second round is the first with others' gradients or models.
         record = simulation.run_round()
     body = sum(w.size for w in model.initial_theta)
-    sizes = [body, body + 3 * 1001]  # without and with the head
+    sizes = [body, body + 3 * 401]  # without and with the head
     if name == "feddbe":
-        sizes += [size + 1000 for size in sizes]
+        sizes += [size + 400 for size in sizes]
     row = method_pages.overview_of(DOCS / "methods.md", name)["down / up, in models"]
     for key, said in zip(("bytes_down", "bytes_up"), row.split(" / "), strict=True):
         moved = record[key] / (4 * record["participants"])
@@ -281,5 +270,5 @@ def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
             assert 0 < moved <= int(said.split()[-1]) * sizes[1]
         else:
             count, _, more = said.partition(" + ")
-            moved -= {"": 0, "M²": 1000**2, "2 heads": 2 * 3 * 1001}[more]
+            moved -= {"": 0, "M²": 400**2, "2 heads": 2 * 3 * 401}[more]
             assert min(abs(moved - int(count) * size) for size in sizes) < 0.01 * body, key

@@ -64,22 +64,16 @@ def executed():
 def test_it_does_what_is_stored_and_leaves_nothing_else():
     """One test, since each process that has some of several would execute it anew."""
     notebook, files, left = executed()
-    assert_written(files)
+    assert {f"runs/{name}/summary.json" for name in ("pflego", "fedper")} <= files
+    models = ("keras/client_3.keras", "phone/client_3.tflite", "server/client_3/saved_model.pb")
+    assert {f"models/{name}" for name in models} <= files
+    of_top = {name.split("/")[0].split(".")[0] for name in files}
+    assert of_top == {"runs", "figures", "report", "models", "client_3"}
     assert not left
     if importlib.util.find_spec("tensorflow_federated"):
         assert "engine tff" in printed_by(notebook.cells[CODE[0]])
     for number in CODE:
         assert_as_stored(number, notebook.cells[number])
-
-
-def assert_written(files):
-    expected = ("pflego", "fedper")
-    assert {f"runs/{name}/summary.json" for name in expected} <= files
-    models = ("keras/client_3.keras", "phone/client_3.tflite", "server/client_3/saved_model.pb")
-    assert {f"models/{name}" for name in models} <= files
-    assert {name.split("/")[0].split(".")[0] for name in files} == {
-        "runs", "figures", "report", "models", "client_3",
-    }  # fmt: skip
 
 
 def assert_as_stored(number, found):
@@ -104,8 +98,8 @@ def assert_as_stored(number, found):
 
 
 @pytest.mark.thorough
-def test_what_is_essential_is_short():
-    """From own data to a file for a phone."""
+def test_it_is_small_and_short_and_its_links_lead_somewhere():
+    """Short from own data to a file for a phone."""
     lines = [
         line
         for number in CODE
@@ -116,10 +110,6 @@ def test_what_is_essential_is_short():
     steps = ("from_arrays(", "SplitModel(", "pfl.run(", ".predict(", "export_clients(")
     assert all(step in code for step in steps)
     assert len([line for line in lines if line.strip()]) <= MOST_LINES
-
-
-@pytest.mark.thorough
-def test_it_is_small_and_its_links_lead_somewhere():
     path = execute_notebook.NOTEBOOK
     assert path.stat().st_size < LARGEST_BYTES
     prose = "".join(cell.source for cell in STORED.cells if cell.cell_type == "markdown")

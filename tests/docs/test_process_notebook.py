@@ -18,22 +18,16 @@ IN_TFF = "%%tff\n"
 VERSION = re.compile(r"Python 3\.1[01]\.\d+")
 
 
-def test_it_has_the_code_of_the_page():
-    """But for TFF's program loop, whose files the page shows."""
+def test_it_has_the_code_and_the_text_of_the_page():
+    """But for TFF's program loop, whose files the page shows, and the first cells, on Python."""
     page = (pages.ROOT / "docs" / "tff.md").read_text(encoding="utf-8")
     blocks = [block.text.rstrip("\n") for block in pages.blocks(page) if block.language == "python"]
     code = [cell.source for cell in STORED.cells if cell.source.startswith(IN_TFF)]
-    assert len(code) > 4
     assert [cell.removeprefix(IN_TFF) for cell in code[1:]] == [
         block for block in blocks if "asyncio" not in block
     ]
-
-
-def test_it_has_the_text_of_the_page():
-    """But for the cells on the environment, which come first."""
-    page = (pages.ROOT / "docs" / "tff.md").read_text(encoding="utf-8")
     texts = [cell.source for cell in STORED.cells if cell.cell_type == "markdown"]
-    assert len(texts) > 4
+    assert len(code) > 4 and len(texts) > 4
     paragraphs = [paragraph for text in texts[2:] for paragraph in text.split("\n\n")]
     assert [paragraph for paragraph in paragraphs if paragraph not in page] == []
 

@@ -25,22 +25,11 @@ def first_cells(table):
 def run(digits_dir, tmp_path_factory):
     """A run of a method that serves two models, with clients of all kinds and all files."""
     output = tmp_path_factory.mktemp("program") / "run"
-    config = pfl.RunConfig(
-        algorithm="ditto",
-        num_clients=10,
-        clients_per_round=4,
-        num_rounds=12,
-        engine="in_process",
-        data_dir=digits_dir,
-        output_dir=output,
-        eval_clients=5,
-        new_clients=2,
-        new_client_epochs=1,
-        permuted_clients=0.5,
-        shifted_clients=0.5,
-        validation_fraction=0.2,
-        tensorboard=True,
-    )
+    of_run = {"algorithm": "ditto", "engine": "in_process", "num_rounds": 12, "tensorboard": True}
+    of_run |= {"num_clients": 10, "clients_per_round": 4, "eval_clients": 5, "new_clients": 2}
+    of_run |= {"permuted_clients": 0.5, "shifted_clients": 0.5, "validation_fraction": 0.2}
+    of_run |= {"new_client_epochs": 1, "data_dir": digits_dir}
+    config = pfl.RunConfig(output_dir=output, **of_run)
     records = []
     summary = pfl.run(config, on_round=records.append, local_steps=2)
     return output, summary, records
@@ -54,6 +43,8 @@ def test_names_of_metrics_and_keys_of_a_summary_are_documented(run):
     bookkeeping, metrics = first_cells(of_rounds), first_cells(of_evaluated)
     metrics += [f"generic/{name}" for name in metrics if not name.startswith("participant")]
     names = {name for record in records for name in record}
+    values = [value for record in records for value in record.values()]  # They are flat.
+    assert all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     assert names == {*bookkeeping, *metrics} - {"not_finite_clients"}
     # A user's own metric has none of these names: of models and groups, its method and data say.
     with open(output / "clients.csv", encoding="utf-8") as file:
@@ -79,23 +70,11 @@ def test_names_of_metrics_and_keys_of_a_summary_are_documented(run):
 
 
 @pytest.mark.thorough
-def test_what_a_listener_gets_is_flat(run):
-    for record in run[2]:
-        for name, value in record.items():
-            assert isinstance(value, int | float), name
-            assert not isinstance(value, bool)
-
-
-@pytest.mark.thorough
 def test_the_files_of_a_run_are_documented(run):
     section = PROGRAM.partition("## The files of a run")[2].partition("\n## ")[0]
     # This run has no frozen part, which would have features, and its labels are no quantities.
     written = [path.name for path in run[0].iterdir()] + ["features", "predictions.csv"]
     assert sorted(first_cells(section)) == sorted(written)
-
-
-def test_the_verbs_are_documented():
-    assert first_cells(PROGRAM.partition("\n## ")[0]) == list(VERBS)
 
 
 STAND_IN = """
@@ -134,7 +113,8 @@ def test_the_callbacks_for_trackers_tell_every_round(digits_dir, tmp_path):
     pages.run("\n".join([BEFORE, *code, AFTER]), tmp_path, TFDS_DATA_DIR=digits_dir)
 
 
-def test_exit_codes_are_those_of_the_program():
+def test_verbs_and_exit_codes_are_those_of_the_program():
+    assert first_cells(PROGRAM.partition("\n## ")[0]) == list(VERBS)
     section = PROGRAM.partition("## Exit codes")[2].partition("\n## ")[0]
     codes = re.findall(r"^\| ([\d, ]+) \|", section, re.MULTILINE)
     own = (0, failures.FAULT, failures.CORRECTABLE, failures.NOT_FINITE, failures.REFUTED)

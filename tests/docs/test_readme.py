@@ -13,16 +13,8 @@ import pytest
 from tests.docs import pages
 
 ROOT = pathlib.Path(__file__).parents[2]
-
-
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
-
-
-def without_log_level(**variables):
-    """The environment of a user: these tests themselves set how much TensorFlow logs."""
-    rest = {name: text for name, text in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    return rest | variables
 
 
 @pytest.mark.thorough
@@ -32,14 +24,10 @@ def test_snippets_print_what_they_say(digits_dir, tmp_path):
     promised = "".join(re.findall(r"```python\n.*?```\n\n```\n(.*?)```", README, re.DOTALL))
     (own_data,) = snippets
     assert "pfl.from_arrays(" in own_data
-    result = subprocess.run(
-        [sys.executable, "-c", own_data],
-        cwd=tmp_path,
-        env=without_log_level(PYTHONPATH=str(ROOT), TFDS_DATA_DIR=digits_dir),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TFDS_DATA_DIR": digits_dir}
+    del environment["TF_CPP_MIN_LOG_LEVEL"]  # The tests set how much TensorFlow logs, users do not.
+    told = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    result = subprocess.run([sys.executable, "-c", own_data], check=True, **told)
     pages.assert_like(result.stdout, promised)
     # Of what TensorFlow logs, at most that the check of an export has started TFLite.
     said = {line for line in result.stderr.splitlines() if not line.startswith("round ")}
@@ -67,17 +55,13 @@ PICTURE = ElementTree.parse(ROOT / "docs" / "images" / "round.svg")
 PASS = 45  # The width of a pass through the network.
 
 
-def test_the_heads_steps_are_as_wide_as_they_were_measured():
+def test_the_heads_steps_are_as_wide_as_they_were_measured_and_nothing_is_from_elsewhere():
     report = json.loads((ROOT / "results" / "benchmark.json").read_text(encoding="utf-8"))
     of_99_steps = report["fashion_mnist/pflego/in_process/tau100_over_tau1"] - 1
     widths = {bar.get("id"): bar.get("width") for bar in PICTURE.iter() if bar.get("id")}
     for tau in (5, 50):
         expected = (tau - 1) * PASS * 2 * of_99_steps / 99
         assert float(widths[f"head-tau-{tau}"]) == pytest.approx(expected, abs=0.01)
-
-
-def test_the_picture_needs_nothing_from_elsewhere():
-    for element in PICTURE.iter():
-        references = [value for key, value in element.attrib.items() if "href" in key]
-        assert all(value.startswith("#") for value in references)
+    references = [value for bar in PICTURE.iter() for key, value in bar.items() if "href" in key]
+    assert all(value.startswith("#") for value in references)
     assert "http" not in "".join(PICTURE.getroot().itertext())

@@ -70,11 +70,8 @@ def test_files_of_leaf(tmp_path):
         for number, user in enumerate(order):
             x, y = IMAGES[user, part].reshape(-1, 12).tolist(), LABELS[user, part].tolist()
             name = f"f{user:04}_07"
-            content = {
-                "users": [name],
-                "num_samples": [len(y)],
-                "user_data": {name: {"x": x, "y": y}},
-            }
+            content = {"users": [name], "num_samples": [len(y)]}
+            content["user_data"] = {name: {"x": x, "y": y}}
             file = directory / f"all_data_{number}_niid_0_keep_0_{folder}_9.json"
             file.write_text(json.dumps(content))
     clients = clients_of("LEAF")

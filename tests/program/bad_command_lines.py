@@ -28,11 +28,7 @@ OF_TABLE = ["--table={tmp}/pupils.csv", "--client_column=school", "--label_colum
 
 ROWS = [
     *(
-        (
-            [f"--algorithm={method}", f"--{name}={value}"],
-            f"--{name} {said} ",
-            f"{remedy} --{name}",
-        )
+        ([f"--algorithm={method}", f"--{name}={value}"], f"--{name} {said} ", f"{remedy} --{name}")
         for name, (field, method) in SETTINGS.items()
         for value, said, remedy in out_of_range(field)
     ),
@@ -45,7 +41,6 @@ ROWS = [
     ([f"--seed={2**63}"], f"--seed must be at most {SEED_LIMIT}; got {2**63}", "Lower --seed"),
     # Numbers.
     (["--algorithm=pfedme", "--envelope_weight=nan"], "a finite number; got nan", "Correct"),
-    (["--algorithm=pfedme", "--envelope_weight=-inf"], "a finite number; got -inf", "Correct"),
     (["--algorithm=pfedme", "--envelope_weight=1e-60"], "at least 1.2e-38 in size", "Raise"),
     (["--server_learning_rate=1e300"], f"at most {FLOAT_LIMIT}; got 1e+300", "Lower --server_l"),
     (["--client_learning_rate=inf"], "a finite number or auto; got inf", "Correct --client_lear"),
@@ -66,8 +61,7 @@ ROWS = [
     # Flags that there are not.
     (["--learning_rate=1"], "must be one of those that --help lists; got --learning_rate", "leave"),
     (["--num_round=3"], "got --num_round", "Did you mean --num_rounds?"),
-    (["--client_per_round=3"], "Did you mean --clients_per_round or --clients_per_round_range?",
-     "leave"),
+    (["--client_per_round=3"], "mean --clients_per_round or --clients_per_round_range?", "leave"),
     (["train", "x"], "expected flags only; got 'x'", "Write flags as --name=value"),
     (["--", "--num_rounds=3"], "expected flags only; got '--num_rounds=3'", "Write flags as"),
     (["-x"], "must be one of those that --help lists; got --x", "Correct it or leave it out"),
@@ -82,41 +76,28 @@ ROWS = [
     (["--flagfile=/dev/zero"], "got '/dev/zero' (is no regular file)", "Correct the path"),
     (["--flagfile={tmp}/zero"], "got '{tmp}/zero' (it is no text)", "Correct the path"),
     (["--flagfile={tmp}/wide0"], "(it is one of more than 100 files; include fewer)", "Correct"),
-    *(([f"--flagfile={{tmp}}/{name}"], "got --nonsense", "Correct it or leave")
-      for name in ("unknown", "marked")),
+    (["--flagfile={tmp}/unknown"], "got --nonsense", "Correct it or leave"),
+    (["--flagfile={tmp}/marked"], "got --nonsense", "Correct it or leave"),
     (["--flagfile={tmp}/words"], "got 'hello there'", "Write flags as --name=value"),
     (["--flagfile={tmp}/value"], "number; got 'x'", "Correct --num_rounds"),
     (["--flagfile={tmp}/lost"], "got '{tmp}/none' ([Errno 2] No such file", "Correct the path"),
     # Places.
-    (["--output_dir=~nosuchuser/x"], "--output_dir must be a path whose user is known",
-     "Write the"),
-    (["--output_dir=gs://bucket/x"], "must be a path of this machine; got 'gs://",
-     "Copy the files"),
+    (["--output_dir=~nosuchuser/x"], "--output_dir must be a path whose user is known", "Write"),
+    (["--output_dir=gs://bucket/x"], "must be a path of this machine; got 'gs://", "Copy the"),
     (["--data_dir=gs://bucket/x"], "must be a path of this machine; got 'gs://", "Copy the files"),
-    (["--output_dir=a\ud800"], "--output_dir must be a path of characters that the file",
-     "Correct --"),
-    (["--output_dir=a\0b"], "--output_dir must be a path of characters that the file",
-     "Correct --out"),
-    (["--output_dir=/proc/run"], "--output_dir must be a directory that can be written",
-     "Choose an"),
-    (["--output_dir={tmp}/words"], "--output_dir must be a directory that can be writ",
-     "Choose an"),
-    (["--output_dir={tmp}/words/in"], "must be a directory that can be written; {tmp}/",
-     "Choose an"),
-    (["--output_dir={tmp}/" + 300 * "x"], "must be a directory that can be written",
-     "Choose anoth"),
-    (["--output_dir={tmp}/held"], "must not hold another run; {tmp}/held has config.json",
-     "--overw"),
+    (["--output_dir=a\ud800"], "--output_dir must be a path of characters that", "Correct --out"),
+    (["--output_dir=a\0b"], "--output_dir must be a path of characters that the", "Correct --out"),
+    (["--output_dir=/proc/run"], "--output_dir must be a directory that can be", "Choose another"),
+    (["--output_dir={tmp}/words"], "must be a directory that can be written", "Choose another"),
+    (["--output_dir={tmp}/words/in"], "a directory that can be written; {tmp}/", "Choose another"),
+    (["--output_dir={tmp}/" + 300 * "x"], "a directory that can be written", "Choose another"),
+    (["--output_dir={tmp}/held"], "another run; {tmp}/held has config.json", "--overwrite"),
     (["--output_dir={tmp}/held", "--resume"], "config.json is damaged, and there is no checkpoint",
      "Start anew with --overwrite"),
-    (["--resume"], "--resume must be given with --output_dir; got no output_dir",
-     "Correct --resume"),
-    (["--resume", "--overwrite", "--output_dir={tmp}/x"], "without --overwrite; got both",
-     "Correct"),
-    (["--dataset=mnist", "--data_dir={tmp}/no"], "mnist is not in {tmp}/no",
-     "fetched with --download"),
-    (["--dataset=mnist", "--data_dir={tmp}/words"], "mnist is not in {tmp}/words",
-     "Point --data_dir"),
+    (["--resume"], "must be given with --output_dir; got no output_dir", "Correct --resume"),
+    (["--resume", "--overwrite", "--output_dir={tmp}/x"], "without --overwrite; got", "Correct"),
+    (["--dataset=mnist", "--data_dir={tmp}/no"], "mnist is not in {tmp}/no", "with --download"),
+    (["--dataset=mnist", "--data_dir={tmp}/words"], "is not in {tmp}/words", "Point --data_dir"),
     # Numbers that Python would take.
     *(
         ([f"--{name}={text}"], f"--{name} must be {expected}; got {text!r}", f"Correct --{name}")
@@ -128,44 +109,32 @@ ROWS = [
         for text in texts
     ),
     # A Ray cluster.
-    (["--engine=ray", "--num_shards=10001"], "--num_shards must be at most 10000; got",
-     "Lower --num_shards"),
-    (["--engine=ray", "--ray_address=10.0.0.1"],
-     "--ray_address must be HOST:PORT, auto or empty; got '10.0.0.1'",
-     "e.g. --ray_address=10.0.0.1:6379"),
-    (["--engine=ray", "--ray_address=head:70000"], "HOST:PORT, auto or empty; got 'head:70000'",
-     "Write it as"),
-    (["--engine=ray", "--ray_address=ray://head:10001"], "HOST:PORT, auto or empty; got 'ray://he",
-     "Write it as"),
-    (["--engine=ray", "--cpus_per_shard=1.5"], "must be a whole number, or a part of one",
-     "Correct --cpus_per_sh"),
-    (["--engine=ray", "--gpus_per_shard=0.00001"], "a part of one from 0.0001 on; got 1e-05",
-     "Correct --gpus_per"),
+    (["--engine=ray", "--num_shards=10001"], "must be at most 10000; got", "Lower --num_shards"),
+    (["--engine=ray", "--ray_address=10.0.0.1"], "--ray_address must be HOST:PORT, auto or empty; "
+     "got '10.0.0.1'", "e.g. --ray_address=10.0.0.1:6379"),
+    (["--engine=ray", "--ray_address=head:70000"], "auto or empty; got 'head:70000'", "Write it"),
+    (["--engine=ray", "--ray_address=ray://head:1"], "or empty; got 'ray://head:1'", "Write it"),
+    (["--engine=ray", "--cpus_per_shard=1.5"], "a whole number, or a part", "Correct --cpus_per"),
+    (["--engine=ray", "--gpus_per_shard=0.00001"], "0.0001 on; got 1e-05", "Correct --gpus_per"),
     (["--compression=quantized:17"], "--compression must be at most 16; got 17", "Lower --compr"),
     (["--attack=noise:some"], "--attack must be a finite number; got 'some'", "Correct --attack"),
     (["--robust_sum=median:0.1"], "--robust_sum must be one of median; got 'median:0.1'", "Did"),
     # A table.
-    (["--table={tmp}/pupils.csv"], "--client_column must name a column of the table; got none",
-     "Give it"),
-    (["--client_column=school"], "--label_column must name a column of the table; got none",
-     "Give it"),
-    ([*OF_TABLE, "--dataset=mnist"], "--dataset must be left out with --table; got mnist",
-     "Leave out one"),
+    (["--table={tmp}/pupils.csv"], "--client_column must name a column of the table", "Give it"),
+    (["--client_column=school"], "--label_column must name a column of the table", "Give it"),
+    ([*OF_TABLE, "--dataset=mnist"], "must be left out with --table; got mnist", "Leave out one"),
     ([*OF_TABLE, "--num_clients=5"], "--num_clients must be left out with --client_colu", "Leave"),
     ([*OF_TABLE, "--partition=groups"], "--partition must be left out with --client_colum", "Leav"),
     ([*OF_TABLE, "--permuted_clients=0.5"], "--permuted_clients must be left out with", "Leave it"),
     ([*OF_TABLE, "--task=ranking"], "--task must be one of classification, ", "Correct --task"),
-    (["--dataset=movielens", "--num_rounds=1"], "--dataset must be one of digits, ",
-     "Correct --dataset"),
+    (["--dataset=movielens"], "--dataset must be one of digits, ", "Correct --dataset"),
     # What contradicts itself.
     (["--personalization=high", "--classes_per_client=3"], "--personalization must not be given "
      "with --classes_per_client", "got high and 3. Leave one of them out"),
-    (["--participation=range"], "--clients_per_round_range must be two whole numbers",
-     "Set e.g. --c"),
+    (["--participation=range"], "--clients_per_round_range must be two whole numbers", "Set e.g."),
     (["--participation=range", "--clients_per_round_range=4"], "two whole numbers, least,most; "
      "got '4'", "Set e.g. --clients_per_round_range=4,28"),
-    (["--participation=range", "--clients_per_round_range=1,\u00b2"], "two whole numbers",
-     "Set e.g."),
+    (["--participation=range", "--clients_per_round_range=1,\u00b2"], "two whole numbers", "Set"),
 ]  # fmt: skip
 
 # These load the digits before they are refused.
@@ -174,24 +143,18 @@ WITH_DATA = [
     (["--num_clients=360"], "must be at most 359, the number of test examples", "Lower"),
     (["--num_clients=2", "--clients_per_round=1"], "--num_clients must be at least 5, so that",
      "Raise --num_clients"),
-    (["--classes_per_client=11"], "--classes_per_client must be in [1, 10]",
-     "Lower --classes_per_c"),
-    (["--clients_per_round=101"], "must be in [1, num_clients=100]; got 101",
-     "Lower --clients_per"),
-    (["--participation=range", "--clients_per_round_range=5,101"], "most <= num_clients=100",
-     "Set --"),
-    (["--participation=range", "--clients_per_round_range=9,5"], "least <= most",
-     "Set --clients_per"),
+    (["--classes_per_client=11"], "must be in [1, 10]", "Lower --classes_per_client"),
+    (["--output_dir={tmp}/held", "--overwrite", "--clients_per_round=101"],
+     "in [1, num_clients=100]; got 101", "Lower --clients_per_round"),
+    (["--participation=range", "--clients_per_round_range=5,101"], "<= num_clients=100", "Set --"),
+    (["--participation=range", "--clients_per_round_range=9,5"], "least <= most", "Set --clients"),
     (["--new_clients=100"], "must be fewer than the 100 clients; got 100", "Lower --new_clients"),
     (["--partition=groups"], "--partition must be round_robin or dirichlet", "Correct --partition"),
-    (["--partition=dirichlet", "--min_examples=500"], "must be at most 17",
-     "Lower --min_examples or"),
-    (["--partition=dirichlet", "--min_examples=2"], "--min_examples must be at least 4",
-     "Raise --min"),
+    (["--partition=dirichlet", "--min_examples=500"], "must be at most 17", "Lower --min_examples"),
+    (["--partition=dirichlet", "--min_examples=2"], "must be at least 4", "Raise --min_examples"),
     (["--permuted_clients=0.001"], "--permuted_clients must be 0 or a share that is at least one "
      "of the 100 clients", "Raise --permuted_clients"),
-    (["--network=omniglot_cnn"], "--network omniglot_cnn needs larger images",
-     "Choose --network=mlp"),
+    (["--network=omniglot_cnn"], "omniglot_cnn needs larger images", "Choose --network=mlp"),
 ]  # fmt: skip
 
 # These read a table before they are refused.
@@ -245,8 +208,7 @@ IGNORED = [
     ),
     (["--partition=dirichlet", "--personalization=no"], "--personalization has no effect without "
      "--partition=round_robin"),
-    (["--partition=dirichlet",
-     "--classes_per_client=3"], "has no effect without --partition=round_robin"),
+    (["--partition=dirichlet", "--classes_per_client=3"], "without --partition=round_robin"),
     (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
     (["--split=last"], "--split has no effect without --client_column"),

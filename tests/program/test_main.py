@@ -1,6 +1,7 @@
 """The program as a user runs it: real processes, real files."""
 
 import csv
+import itertools
 import json
 import os
 import pathlib
@@ -10,7 +11,6 @@ import subprocess
 import numpy as np
 import pytest
 
-from tests.resources import wait_until_gone
 from tests.runs.resumed import FINISHED, records_of
 from tests.starts import (
     SMALL,
@@ -25,14 +25,9 @@ from tests.starts import (
     wait_for_rounds,
 )
 
-METRICS = [
-    f"{who}test_accuracy/{mean}_mean"
-    for who in ("", "participant_")
-    for mean in ("client", "example")
-]
-
-
-# Of a terminal that has no more than this.
+PARTS = itertools.product(("", "participant_"), ("client", "example"))
+METRICS = [f"{who}test_accuracy/{mean}_mean" for who, mean in PARTS]
+# As of a terminal that has no more than this.
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
 
 
@@ -53,10 +48,8 @@ def test_a_run_writes_its_directory(finished_run):
     assert [record["round"] for record in records] == list(range(1, 15))
     evaluated = [record["round"] for record in records if "test_accuracy/client_mean" in record]
     assert evaluated == [1, 3, *range(5, 15)]  # The first, every third, and the last ten.
-    assert [record["round"] for record in records if "train_loss" in record] == [
-        10,
-        14,
-    ]  # Every tenth, and the last.
+    with_loss = [record["round"] for record in records if "train_loss" in record]
+    assert with_loss == [10, 14]  # Every tenth, and the last.
     for record in records:
         assert record["participants"] == 4
         assert record["bytes_down"] == record["bytes_up"] == 4 * 4 * (64 * 200 + 200)
@@ -64,12 +57,10 @@ def test_a_run_writes_its_directory(finished_run):
     summary = json.loads((output / "summary.json").read_text())
     for name in METRICS:
         assert summary[name] == records[-1][name]
-        assert summary[f"{name}/last10"] == pytest.approx(
-            np.mean([record[name] for record in records[-10:]])
-        )
-    assert summary["seconds_per_round/median"] == pytest.approx(
-        np.median([record["seconds"] for record in records])
-    )
+        last = [record[name] for record in records[-10:]]
+        assert summary[f"{name}/last10"] == pytest.approx(np.mean(last))
+    median = np.median([record["seconds"] for record in records])
+    assert summary["seconds_per_round/median"] == pytest.approx(median)
     rows = list(csv.DictReader((output / "clients.csv").open()))
     assert [int(row["client"]) for row in rows] == list(range(10))
     assert sum(int(row["train_examples"]) for row in rows) == 1438
@@ -82,7 +73,7 @@ def test_a_run_writes_its_directory(finished_run):
         assert counts.tolist() == [int(row["train_examples"]) for row in rows]
 
 
-def test_the_table_names_the_clients_that_are_served_worst(finished_run):
+def test_what_a_pipe_gets_is_plain_and_names_the_clients_that_are_served_worst(finished_run):
     output, result = finished_run
     rows = list(csv.DictReader((output / "clients.csv").open()))
     rows.sort(key=lambda row: float(row["test_accuracy"]))
@@ -99,32 +90,10 @@ def test_the_table_names_the_clients_that_are_served_worst(finished_run):
     name = os.fsencode(output).decode("ascii", "surrogateescape")
     name = name.encode("ascii", "backslashreplace").decode()
     assert lines[-2] == f"written to {name}; a page about it:"
-
-
-def test_what_a_pipe_gets_is_plain(finished_run):
-    result = finished_run[1]
-    assert "mean of last 10" in result.stdout
+    assert "mean of last 10" in result.stdout and "\r" not in result.stderr
     first, *others = result.stderr.strip().splitlines()
     assert first == "starting TensorFlow, then pflego on digits (in_process), 14 rounds"
     assert [line.split()[1] for line in others] == [f"{r}/14" for r in (1, 3, *range(5, 15))]
-    assert "\r" not in result.stderr
-
-
-def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digits_dir, capsys):
-    output = finished_run[0]
-    before = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
-    flags = [*SMALL, "--num_rounds=1", f"--data_dir={digits_dir}", f"--output_dir={output}"]
-    assert_refused(in_this_process(flags, capsys), "must not hold another run", "--overwrite")
-    more = ["--overwrite", "--clients_per_round=11"]
-    assert_refused(in_this_process([*flags, *more], capsys), "got 11")
-    after = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
-    assert after == before
-    copy = output.parent / "copy"
-    copy.mkdir()
-    for name, content in before.items():
-        (copy / name).write_bytes(content)
-    done([*flags, f"--output_dir={copy}", "--overwrite"], capsys)
-    assert len(records_of(copy)) == 1
 
 
 @pytest.mark.thorough
@@ -136,47 +105,23 @@ def test_the_command_for_a_page_works_as_it_stands(digits_dir, tmp_path, capsys)
     assert (shown.returncode, shown.stdout) == (0, f"written to {page}\n"), shown.stderr
 
 
-def worker_of(running):
-    """The process id of the TFF worker of a program that runs."""
-    children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-    (worker,) = [
-        int(child)
-        for child in children
-        if "worker_binary" in pathlib.Path(f"/proc/{child}/cmdline").read_text()
-    ]
-    return worker
-
-
-ENDLESS = ("--dataset=digits", "--num_clients=20", "--num_rounds=100000", "--eval_every=1000000")
-
-
-@pytest.mark.lines("tff")
-def test_killed_in_the_middle_it_takes_its_worker_along(digits_dir, tmp_path):
-    """Other signals are tests/program/test_interruption.py's."""
-    running = begun(*ENDLESS, f"--data_dir={digits_dir}", f"--output_dir={tmp_path}/run")
-    try:
-        wait_for_rounds(running, tmp_path / "run" / "metrics.jsonl", 1)
-        worker = worker_of(running)
-        running.kill()
-        _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
-    finally:
-        running.kill()
-    assert "Traceback" not in errors
-    wait_until_gone(worker)
-    assert not (tmp_path / "run" / "summary.json").exists()
-
-
 @pytest.mark.lines("tff")
 @pytest.mark.thorough
 def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path):
     """One line says why, and a checkpoint holds the last round that was good."""
     output = tmp_path / "run"
-    flags = [*ENDLESS, "--checkpoint_every=1000000", "--max_restarts=0"]
+    flags = ["--dataset=digits", "--num_clients=20", "--num_rounds=100000", "--max_restarts=0"]
+    flags += ["--eval_every=1000000", "--checkpoint_every=1000000"]
     running = begun(*flags, f"--data_dir={digits_dir}", f"--output_dir={output}")
     metrics = output / "metrics.jsonl"
     try:
         wait_for_rounds(running, metrics, 1)
-        worker = worker_of(running)
+        children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text()
+        (worker,) = (
+            int(child)
+            for child in children.split()
+            if "worker_binary" in pathlib.Path(f"/proc/{child}/cmdline").read_text()
+        )
         os.kill(worker, signal.SIGKILL)
         printed, errors = running.communicate(timeout=TIMEOUT_SECONDS)
     finally:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.runs.resumed import contents
 from tf_pflego import data
 from tf_pflego.runs import build
 from tf_pflego.runs.config import RunConfig
@@ -49,27 +50,22 @@ def load(data_dir):
     return data.load("office_home", data_dir=str(data_dir))
 
 
-def files(directory):
-    return sorted(path.relative_to(directory) for path in directory.rglob("*"))
-
-
 def refused(data_dir, message):
     """Checks that the folders are refused with a message that matches, and leave nothing."""
-    before = files(data_dir)
+    before = contents(data_dir)
     with pytest.raises(data.DatasetError, match=message):
         load(data_dir)
-    assert files(data_dir) == before
+    assert contents(data_dir) == before
 
 
 def test_office_home_is_the_published_pictures_resized(data_dir):
-    before = files(data_dir / "downloads")
+    before = contents(data_dir / "downloads")
     dataset = load(data_dir)
     train = dataset.train
     assert train.examples.shape == ((2 + 2 + 2 + 3) * len(CLASSES), 32, 32, 3)
     assert train.examples.dtype == np.uint8
     assert train.labels.dtype == train.groups.dtype == np.int32
-    assert dataset.test is None
-    assert dataset.num_classes == len(CLASSES)
+    assert (dataset.test, dataset.num_classes) == (None, len(CLASSES))
     expected = []
     for group, domain in enumerate(DOMAINS):
         for label, name in enumerate(CLASSES):
@@ -86,7 +82,7 @@ def test_office_home_is_the_published_pictures_resized(data_dir):
     assert clients.num_classes.tolist() == [len(CLASSES)] * 4
     # It is prepared once, and nothing else is left.
     assert sorted(file.name for file in data_dir.iterdir()) == ["downloads", "office_home"]
-    assert files(data_dir / "downloads") == before
+    assert contents(data_dir / "downloads") == before
     shutil.rmtree(data_dir / "downloads")  # A second preparation would need it.
     again = load(data_dir)
     np.testing.assert_array_equal(train.examples, again.train.examples)
@@ -122,44 +118,32 @@ def test_office_home_without_its_folders_says_which_are_expected_where(tmp_path)
     assert not (tmp_path / "none").exists()
 
 
-def test_domains_with_other_folders_are_refused(data_dir):
+def test_folders_and_pictures_that_are_not_the_published_ones_are_refused_by_name(data_dir):
     folder = data_dir / "downloads" / "manual" / "office_home"
     (folder / "Real World").rename(folder / "RealWorld")
     refused(data_dir, "No such file or directory: .*manual/office_home/Real World")
     (folder / "RealWorld").rename(folder / "Real World")
     shutil.copytree(folder / "Product" / "TV", folder / "Product" / "Bike")
     refused(data_dir, "'Bike' is in one of the folders Art and Product alone")
-
-
-def test_a_folder_without_pictures_is_refused_by_name(data_dir):
-    (data_dir / "downloads" / "manual" / "office_home" / "Art" / "Zebra").mkdir()
-    for domain in ("Clipart", "Product", "Real World"):
-        folder = data_dir / "downloads" / "manual" / "office_home" / domain
-        shutil.copytree(folder / "TV", folder / "Zebra")
-    refused(data_dir, "Art/Zebra has no .jpg file")
-
-
-def test_unreadable_picture_is_refused_by_name(data_dir):
-    path = data_dir / "downloads" / "manual" / "office_home" / "Real World" / "pen" / "00002.jpg"
+    shutil.rmtree(folder / "Product" / "Bike")
+    path = folder / "Real World" / "pen" / "00002.jpg"
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"<html>Not found</html>"):
         path.write_bytes(content)
         refused(data_dir, r"Real World/pen/00002.jpg must be a JPEG image; got another file")
+    path.write_bytes(whole)
+    (folder / "Art" / "Zebra").mkdir()
+    for domain in DOMAINS[1:]:
+        shutil.copytree(folder / domain / "TV", folder / domain / "Zebra")
+    refused(data_dir, "Art/Zebra has no .jpg file")
 
 
 @pytest.mark.thorough
 def test_a_run_gives_each_domain_clients_of_its_own(data_dir):
     """They are numbered domain by domain, and train the dataset's own network."""
-    config = RunConfig(
-        algorithm="fedavg",
-        dataset="office_home",
-        data_dir=str(data_dir),
-        engine="in_process",
-        num_clients=4,
-        clients_per_round=2,
-        min_examples=4,
-        label_space="global",
-    )
+    of_run = {"algorithm": "fedavg", "engine": "in_process", "label_space": "global"}
+    of_run |= {"num_clients": 4, "clients_per_round": 2, "min_examples": 4}
+    config = RunConfig(dataset="office_home", data_dir=str(data_dir), **of_run)
     clients = build.load_clients(config)
     dataset = load(data_dir)
     for client in range(4):

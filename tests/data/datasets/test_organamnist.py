@@ -3,6 +3,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from tests.runs.resumed import contents
 from tf_pflego import data
 
 COUNTS = {"train": 5, "val": 3, "test": 4}
@@ -34,8 +35,12 @@ def rows(examples):
     return sorted(map(tuple, np.hstack([examples.examples.reshape(len(labels), -1), labels])))
 
 
-def files(directory):
-    return sorted(path.relative_to(directory) for path in directory.rglob("*"))
+def refused(data_dir, path):
+    """Checks that a file is refused by its path, and leaves nothing."""
+    before = contents(data_dir)
+    with pytest.raises(data.DatasetError, match=f"could not be prepared .*Check {path}"):
+        data.load("organamnist", data_dir=str(data_dir))
+    assert contents(data_dir) == before
 
 
 def test_organamnist_is_the_published_file_with_validation_in_training(tmp_path):
@@ -85,11 +90,7 @@ def test_wrong_array_is_refused_and_leaves_nothing(tmp_path, name, value):
     arrays = published_arrays() | {name: value}
     if value is None:
         del arrays[name]
-    path = write(tmp_path, arrays)
-    before = files(tmp_path)
-    with pytest.raises(data.DatasetError, match=f"could not be prepared .*Check {path}"):
-        data.load("organamnist", data_dir=str(tmp_path))
-    assert files(tmp_path) == before
+    refused(tmp_path, write(tmp_path, arrays))
 
 
 def test_damaged_file_is_refused_and_leaves_nothing(tmp_path):
@@ -98,9 +99,6 @@ def test_damaged_file_is_refused_and_leaves_nothing(tmp_path):
     with zipfile.ZipFile(path) as archive:
         middle = archive.getinfo("val_images.npy").header_offset + 1000
     flipped = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
-    before = files(tmp_path)
     for content in (whole[: len(whole) // 2], b"<html>Not found</html>", b"", flipped):
         path.write_bytes(content)
-        with pytest.raises(data.DatasetError, match=f"could not be prepared .*Check {path}"):
-            data.load("organamnist", data_dir=str(tmp_path))
-        assert files(tmp_path) == before
+        refused(tmp_path, path)

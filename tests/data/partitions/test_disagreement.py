@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
+from tests.data.partitions.test_validation import same_data
 from tf_pflego import data
 from tf_pflego.data import Dataset, Examples, Partition
 from tf_pflego.runs import build
@@ -33,10 +34,6 @@ def partition_of(seed=3):
     return data.round_robin(DATASET.train.labels, DATASET.test.labels, 10, 3, 6, seed)
 
 
-def indices_of(partition, split):
-    return getattr(partition, f"{split}_indices")
-
-
 @pytest.mark.parametrize("label_space", ["local", "global"])
 def test_labels_are_what_each_client_calls_the_class(label_space):
     partition = data.permute_labels(partition_of(), 0.5, 6, seed=3)
@@ -50,36 +47,26 @@ def test_labels_are_what_each_client_calls_the_class(label_space):
         names = clients.class_names_of(client)
         for split in ("train", "test"):
             source, stored = getattr(DATASET, split), getattr(clients, split)
-            rows = indices_of(partition, split)[client]
+            rows = partition.indices[split][client]
             images, labels = stored.of(client)
             np.testing.assert_array_equal(images, source.examples[rows])
             for row, label in zip(rows, labels, strict=True):
                 name = called[own.tolist().index(source.labels[row])]
                 assert names[label] == NAMES[name]
                 assert label == (sorted(called).index(name) if label_space == "local" else name)
-    counts = [
-        np.sum(partition_labels(clients, client) == name)
-        for client in range(10)
-        for name in clients.classes[client]
-    ]
+    counts = []
+    for client, called in enumerate(clients.classes):
+        labels = clients.train.of(client)[1]
+        labels = called[labels] if label_space == "local" else labels
+        counts += [np.sum(labels == name) for name in called]
     assert clients.class_counts.tolist() == counts
-
-
-def partition_labels(clients, client):
-    """Returns a client's training labels as names of classes."""
-    labels = clients.train.of(client)[1]
-    return clients.classes[client][labels] if clients.label_space == "local" else labels
 
 
 def test_who_holds_what_does_not_depend_on_it():
     before = partition_of()
     after = data.shift_images(data.permute_labels(before, 0.7, 6, 3), 0.3, "invert", 3)
     for split in ("train", "test"):
-        assert indices_of(after, split) is indices_of(before, split)
-    assert {name: own.sum() for name, own in after.client_groups.items()} == {
-        "permuted": 7,
-        "shifted": 3,
-    }
+        assert after.indices[split] is before.indices[split]
     assert repr(after).endswith("of 3 classes; 7 permuted; 3 shifted)")
     assert data.permute_labels(before, 0, 6, 3) is before
     assert data.shift_images(before, 0, "rotate", 3) is before
@@ -125,7 +112,7 @@ def test_shifted_clients_see_all_their_images_changed(shift, shape, dtype, in_fi
     for split, client in itertools.product(sources, range(10)):
         found = getattr(clients, split)
         assert (file_arrays.file_of(found.examples) is not None) == in_file
-        rows = indices_of(partition, split)[client]
+        rows = partition.indices[split][client]
         np.testing.assert_array_equal(found.of(client)[1], getattr(plain, split).of(client)[1])
         for row, image in zip(rows, found.of(client)[0], strict=True):
             expected = originals[split][row]
@@ -141,11 +128,7 @@ def test_a_saved_partition_is_read_back(tmp_path):
     partition.save(tmp_path / "partition.npz")
     loaded = Partition.load(tmp_path / "partition.npz")
     assert loaded.shifts == partition.shifts
-    first, second = (data.federate(DATASET, one, "global") for one in (partition, loaded))
-    for split in ("train", "test"):
-        for name in ("examples", "labels", "offsets"):
-            a, b = (getattr(getattr(clients, split), name) for clients in (first, second))
-            np.testing.assert_array_equal(a, b)
+    same_data(*(data.federate(DATASET, one, "global") for one in (partition, loaded)))
     assert [own is None for own in loaded.renamings] == [own is None for own in partition.renamings]
     partition_of().save(tmp_path / "without.npz")
     with np.load(tmp_path / "without.npz") as arrays:
@@ -204,29 +187,28 @@ def given(**fields):
     return dataclasses.replace(partition_of(), **fields)
 
 
-@pytest.mark.parametrize(
-    ("action", "message"),
-    [
-        (lambda: data.federate(dataset_of((7,)), with_shift("rotate")),
-         r"must be images for shift=rotate, .*; got uint8 of shape \(7,\). Leave out `shifted_"),
-        (lambda: data.federate(dataset_of(dtype=float), with_shift("invert")),
-         r"must be images for shift=invert, uint8 of .*; got float64 of shape \(3, 4\)"),
-        (lambda: with_shift("mirror"), "`shift` must be one of rotate, invert; got 'mirror'"),
-        (lambda: with_shift("invert", 0.04), "`shifted_clients` must be 0 or a share .*; got 0.04"),
-        (lambda: permuted(1.5), "`permuted_clients` must be at most 1; got 1.5"),
-        (lambda: permuted(num_classes=5), r"classes must be in \[0, num_classes=5\); got 5"),
-        (lambda: permuted(partition=permuted()), "`partition` must have no permuted clients yet"),
-        (lambda: data.shift_images(with_shift("rotate"), 0.5, "invert", 0),
-         "`partition` must have no shifted clients yet"),
-        (lambda: data.federate(DATASET, given(shifts=("rotate",))), "`shifts` must be 10, one per"),
-        (lambda: data.federate(DATASET, given(shifts=("turn",) * 10)), "client 0's shift must be"),
-        (lambda: data.federate(DATASET, given(renamings=(np.zeros(6, int),) * 10)),
-         "client 0's renaming must be a permutation of the 6 classes; got .0 0 0 0 0 0.. Name"),
-        (lambda: dataclasses.replace(
-            data.federate(DATASET, partition_of()), client_groups={"mine": np.zeros(10)}),
-         r"`client_groups` must be 10 truth values for 'mine', one per client; got float64"),
-    ],
-)  # fmt: skip
+REFUSED = [
+    (lambda: data.federate(dataset_of((7,)), with_shift("rotate")),
+     r"must be images for shift=rotate, .*; got uint8 of shape \(7,\). Leave out `shifted_"),
+    (lambda: data.federate(dataset_of(dtype=float), with_shift("invert")),
+     r"must be images for shift=invert, uint8 of .*; got float64 of shape \(3, 4\)"),
+    (lambda: with_shift("mirror"), "`shift` must be one of rotate, invert; got 'mirror'"),
+    (lambda: with_shift("invert", 0.04), "`shifted_clients` must be 0 or a share .*; got 0.04"),
+    (lambda: permuted(1.5), "`permuted_clients` must be at most 1; got 1.5"),
+    (lambda: permuted(num_classes=5), r"classes must be in \[0, num_classes=5\); got 5"),
+    (lambda: permuted(partition=permuted()), "`partition` must have no permuted clients yet"),
+    (lambda: data.shift_images(with_shift("rotate"), 0.5, "invert", 0), "have no shifted clients"),
+    (lambda: data.federate(DATASET, given(shifts=("rotate",))), "`shifts` must be 10, one per"),
+    (lambda: data.federate(DATASET, given(shifts=("turn",) * 10)), "client 0's shift must be"),
+    (lambda: data.federate(DATASET, given(renamings=(np.zeros(6, int),) * 10)),
+     "client 0's renaming must be a permutation of the 6 classes; got .0 0 0 0 0 0.. Name"),
+    (lambda: dataclasses.replace(
+        data.federate(DATASET, partition_of()), client_groups={"mine": np.zeros(10)}),
+     r"`client_groups` must be 10 truth values for 'mine', one per client; got float64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("action", "message"), REFUSED)
 def test_what_cannot_be_is_refused(action, message):
     with pytest.raises(ValueError, match=message):
         action()

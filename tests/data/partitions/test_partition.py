@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.comparison import assert_identical
 from tf_pflego.data import by_group, classes_per_client, round_robin
 
 
@@ -26,11 +27,9 @@ def test_round_robin_deals_every_example_once_and_evenly(held):
 def test_round_robin_is_a_function_of_the_seed():
     arguments = (labels_of(10, 50), labels_of(10, 20), 20, 2, 10)
     same, again, other = (round_robin(*arguments, seed=seed) for seed in (1, 1, 2))
-    clients = range(20)
-    for split in ("train_indices", "test_indices"):
-        first, second, third = (getattr(partition, split) for partition in (same, again, other))
-        assert all(np.array_equal(first[k], second[k]) for k in clients)
-        assert any(not np.array_equal(first[k], third[k]) for k in clients)
+    for split, first in same.indices.items():
+        assert_identical(first, again.indices[split])
+        assert not all(map(np.array_equal, first, other.indices[split]))
 
 
 def test_every_class_is_held_even_with_as_few_clients_as_can():
@@ -40,44 +39,32 @@ def test_every_class_is_held_even_with_as_few_clients_as_can():
 
 
 @pytest.mark.parametrize(
-    ("changed", "error", "message"),
+    ("changed", "message"),
     [
-        ({"classes_per_client": 11}, ValueError,
+        ({"classes_per_client": 11},
          r"`classes_per_client` must be in \[1, 10\], the number of classes; got 11. Lower"),
-        ({"classes_per_client": 0}, ValueError, "the number of classes; got 0. Raise"),
-        ({"num_clients": 4}, ValueError,
-         "must be at least 5, so that with 2 classes per client each of the 10 classes is held"),
-        ({"num_clients": 0}, ValueError,
-         "`num_clients` must be at least 1; got 0. Raise `num_clients`"),
-        ({"num_clients": 1000}, ValueError,
-         "`num_clients` must be at most 200, the number of train examples, .*; got 1000. Lower"),
-        ({"train_labels": [*range(10), 12, 10]}, ValueError,
+        ({"classes_per_client": 0}, "the number of classes; got 0. Raise"),
+        ({"num_clients": 4}, "at least 5, so that with 2 classes per client each of the 10 clas"),
+        ({"num_clients": 0}, "`num_clients` must be at least 1; got 0. Raise `num_clients`"),
+        ({"num_clients": 1000}, "must be at most 200, the number of train .*; got 1000. Lower"),
+        ({"train_labels": [*range(10), 12, 10]},
          r"`train_labels` must be in \[0, 10\), the classes; got 12 for example 10. Correct"),
-        ({"test_labels": [*range(10), -1]}, ValueError,
-         r"`test_labels` must be in \[0, 10\), the classes; got -1 for example 10. Labels count"),
-        ({"test_labels": labels_of(10, 20)[:, None]}, ValueError,
-         r"`test_labels` must be of rank 1; got shape \(200, 1\). Flatten"),
+        ({"test_labels": [*range(10), -1]}, "the classes; got -1 for example 10. Labels count"),
+        ({"test_labels": labels_of(10, 20)[:, None]}, r"`test_labels` must be of rank 1; got"),
     ],
 )  # fmt: skip
-def test_round_robin_refuses_the_impossible_with_its_numbers(changed, error, message):
-    arguments = {
-        "train_labels": labels_of(10, 20),
-        "test_labels": labels_of(10, 20),
-        "num_clients": 10,
-        "classes_per_client": 2,
-        "num_classes": 10,
-        "seed": 0,
-    }
+def test_round_robin_refuses_the_impossible_with_its_numbers(changed, message):
+    arguments = {split: labels_of(10, 20) for split in ("train_labels", "test_labels")}
+    arguments |= {"num_clients": 10, "classes_per_client": 2, "num_classes": 10, "seed": 0}
     round_robin(**arguments)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         round_robin(**{**arguments, **changed})
 
 
-def test_by_group_is_one_client_per_group_with_a_quarter_of_each_class_for_test():
+def test_each_group_by_its_name_is_a_client_with_a_quarter_of_each_class_for_the_test():
     labels = np.repeat(np.arange(6), 80)
-    groups = np.repeat([4, 9], [160, 320])
-    partition = by_group(groups, labels, seed=0)
-    assert [list(c) for c in partition.classes] == [[0, 1], [2, 3, 4, 5]]
+    partition = by_group(np.repeat(["zoe", "ada"], [160, 320]), labels, seed=0)
+    assert [list(c) for c in partition.classes] == [[2, 3, 4, 5], [0, 1]]
     for k in range(partition.num_clients):
         for label in partition.classes[k]:
             assert np.sum(labels[partition.train_indices[k]] == label) == 60
@@ -86,30 +73,23 @@ def test_by_group_is_one_client_per_group_with_a_quarter_of_each_class_for_test(
     np.testing.assert_array_equal(np.sort(everything), np.arange(480))
 
 
-def test_groups_may_be_names():
-    partition = by_group(np.repeat(["zoe", "ada"], 8), np.repeat([0, 1, 2, 3], 4), seed=0)
-    assert [list(classes) for classes in partition.classes] == [[2, 3], [0, 1]]
-
-
 @pytest.mark.parametrize(
-    ("changed", "error", "message"),
+    ("changed", "message"),
     [
-        ({"labels": np.array([0, 0, -3, 0, 1, 1, 1, 1])}, ValueError,
+        ({"labels": np.array([0, 0, -3, 0, 1, 1, 1, 1])},
          r"`labels` must be in \[0, 2147483648\), the classes; got -3 for example 2"),
-        ({"groups": np.zeros(7, int)}, ValueError,
-         r"`groups` must be 8 ids, .*, one for each label; got int64 of shape \(7,\)"),
-        ({"groups": np.full(8, np.nan)}, ValueError,
-         "`groups` must be 8 ids, integers or text, .*; got float64"),
-        ({"test_fraction": -0.25}, ValueError, "`test_fraction` must be above 0; got -0.25"),
-        ({"test_fraction": 1.0}, ValueError, "`test_fraction` must be below 1; got 1.0"),
-        ({"test_fraction": 0.2}, ValueError,
+        ({"groups": np.zeros(7, int)}, r"must be 8 ids, .*, one for each label; got int64"),
+        ({"groups": np.full(8, np.nan)}, "must be 8 ids, integers or text, .*; got float64"),
+        ({"test_fraction": -0.25}, "`test_fraction` must be above 0; got -0.25"),
+        ({"test_fraction": 1.0}, "`test_fraction` must be below 1; got 1.0"),
+        ({"test_fraction": 0.2},
          "every client must have test examples; 2 of 2 would have none of the 8 .* Raise `test"),
     ],
 )  # fmt: skip
-def test_by_group_refuses(changed, error, message):
+def test_by_group_refuses(changed, message):
     arguments = {"groups": np.repeat([4, 9], 4), "labels": np.repeat([0, 1], 4), "seed": 0}
     by_group(**arguments)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         by_group(**{**arguments, **changed})
 
 

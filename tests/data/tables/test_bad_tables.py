@@ -16,60 +16,50 @@ DEFAULTS = {"client": "School", "label": "Passed", "features": ["Sex", "SES"]}
 
 # What is a table's, by what changes in it.
 TABLES = [
-    ({"School": [None] + [1224] * (COUNT - 1)}, {}, "'School' must have a value in every row; 1 of "
-     "45 have none, the first is row 0"),
-    ({"School": np.linspace(0, 1, COUNT)}, {}, "'School' must be of whole numbers or of text; row"),
-    ({"School": np.arange(COUNT)}, {}, "client must have 2 rows or more; 45 of 45 clients have not"
-     ", the first is '0' with 1"),
+    ({"School": [None] + [1224] * 44}, "'School' must have a value in every row; 1 of 45 have "),
+    ({"School": np.linspace(0, 1, COUNT)}, "'School' must be of whole numbers or of text; row"),
+    ({"School": np.arange(COUNT)}, "2 rows or more; 45 of 45 clients have not, the first is '0' "),
     ({"School": np.arange(COUNT)}, {"small_clients": "drop"}, "45 of 45 clients have not"),
-    ({"School": ["a"] + ["b"] * (COUNT - 1)}, {"small_clients": "merge"}, "1 of 2 clients have "
-     "not, the first is 'others' with 1"),
-    ({"School": ["others"] * 44 + ["b"]}, {"small_clients": "merge"}, "'School' must be of names; "
-     ".*got 'others' twice"),
-    ({"School": ["a", "A"] * 20 + ["a"] * 5}, {}, "'School' must be of names; .* got '.' twice"),
-    ({"School": ["x" * 201] * COUNT}, {}, "'School' must be of names; .* 1 to 200 characters"),
-    ({"School": np.full(COUNT, 2.0**53)}, {}, "'School' must be of integers or of text; row 0 has "
+    ({"School": ["a"] + ["b"] * 44}, {"small_clients": "merge"}, "the first is 'others' with 1"),
+    ({"School": ["others"] * 44 + ["b"]}, {"small_clients": "merge"}, "names; .*got 'others' twi"),
+    ({"School": ["a", "A"] * 20 + ["a"] * 5}, "'School' must be of names; .* got '.' twice"),
+    ({"School": ["x" * 201] * COUNT}, "'School' must be of names; .* 1 to 200 characters"),
+    ({"School": np.full(COUNT, 2.0**53)}, "'School' must be of integers or of text; row 0 has "
      "9007199254740992.0, and double cannot tell whole numbers from 9007199254740992 on apart"),
-    ({"School": np.full(COUNT, 2**24, np.float32)}, {}, "float cannot tell whole numbers from 16"),
-    ({"School": [decimal.Decimal("1.5")] * COUNT}, {}, "'School' must be of whole numbers or of "
-     "text; got decimal"),
-    ({"School": [b"\xff"] * COUNT}, {}, "'School' must be of .*; got binary. Write the file"),
-    ({"Passed": [None] + ["no"] * 44}, {}, "'Passed' must have a value in every row"),
-    ({"Passed": ["no"] * COUNT}, {}, "'Passed' must have two classes or more, .*got 1 in 45"),
-    ({"Passed": np.linspace(0, 1, COUNT)}, {}, "'Passed' must be of whole numbers or of text; .* "
+    ({"School": np.full(COUNT, 2**24, np.float32)}, "float cannot tell whole numbers from 16"),
+    ({"School": [decimal.Decimal("1.5")] * COUNT}, "of whole numbers or of text; got decimal"),
+    ({"School": [b"\xff"] * COUNT}, "'School' must be of .*; got binary. Write the file"),
+    ({"Passed": [None] + ["no"] * 44}, "'Passed' must have a value in every row"),
+    ({"Passed": ["no"] * COUNT}, "'Passed' must have two classes or more, .*got 1 in 45"),
+    ({"Passed": np.linspace(0, 1, COUNT)}, "'Passed' must be of whole numbers or of text; .* "
      "Choose `task='regression'` to predict numbers"),
     ({"MathAch": [np.nan] + [1.0] * 44}, {"task": "regression", "label": "MathAch"}, "'MathAch' "
      "must have a value in every row; 1 of 45 have none, the first is row 0"),
-    ({"Passed": [[1, 0]] * COUNT}, {}, "'Passed' must be of numbers, text or truth values; got l"),
-    ({"SES": [np.nan] + [1.0] * 44}, {}, "'SES' must have a value in every row; .*`"
-     "missing='mean'`"),
-    ({"SES": [None] * COUNT}, {}, "'SES' must be of numbers, .*; got no value in any row"),
+    ({"Passed": [[1, 0]] * COUNT}, "'Passed' must be of numbers, text or truth values; got l"),
+    ({"SES": [np.nan] + [1.0] * 44}, "'SES' must have a value in every row; .*`missing='mean'`"),
+    ({"SES": [None] * COUNT}, "'SES' must be of numbers, .*; got no value in any row"),
     ({"SES": [np.nan] * COUNT}, {"missing": "mean"}, "'SES' must have a value in some training"),
     ({"SES": [np.nan] * COUNT}, {"missing": "drop"}, "must have rows that lack no value; got none"),
-    ({"SES": [np.inf] + [1.0] * 44}, {}, "'SES' must be of finite numbers .*; row 0 has inf"),
-    ({"SES": [1e39] + [1.0] * 44}, {}, "'SES' must be of finite numbers that float32 can hold"),
-    ({"SES": ["?", *map(str, range(44))]}, {}, "'SES' must be of numbers or of categories; "
-     r"got numbers, and '\?' among them"),
-    ({"SES": ["?", *(f"{k}e-3" for k in range(44))]}, {}, r"got numbers, and '\?' among them"),
-    ({"SES": [f"{k},163" for k in range(1, 46)]}, {}, "got numbers, and '1,163' among them.*write "
-     "1163 .* `decimal=','`"),
-    ({"SES": [f"{k}%" for k in range(COUNT)]}, {}, "got numbers, and '0%' among them"),
-    ({"SES": [f"$ {k}.50" for k in range(COUNT)]}, {}, "got numbers, and '. 0.50' among them"),
-    ({"Sex": [f"id {k}" for k in range(COUNT)]}, {}, "'Sex' must be of categories, each of several "
+    ({"SES": [np.inf] + [1.0] * 44}, "'SES' must be of finite numbers .*; row 0 has inf"),
+    ({"SES": [1e39] + [1.0] * 44}, "'SES' must be of finite numbers that float32 can hold"),
+    ({"SES": ["?", *map(str, range(44))]}, r"of categories; got numbers, and '\?' among them"),
+    ({"SES": ["?", *(f"{k}e-3" for k in range(44))]}, r"got numbers, and '\?' among them"),
+    ({"SES": [f"{k},163" for k in range(1, 46)]}, "'1,163' among them.*write 1163 .*`decimal=','`"),
+    ({"SES": [f"{k}%" for k in range(COUNT)]}, "got numbers, and '0%' among them"),
+    ({"SES": [f"$ {k}.50" for k in range(COUNT)]}, "got numbers, and '. 0.50' among them"),
+    ({"Sex": [f"id {k}" for k in range(COUNT)]}, "'Sex' must be of categories, each of several "
      "rows; got 45 texts in 45 rows, such as 'id 0'. .* name 'Sex' in `categories`"),
-    ({"SES": 2**62 + np.arange(COUNT)}, {}, "'SES' must be of numbers that float64 can tell apart"),
-    ({"Sex": np.full(COUNT, 2**63, np.uint64)}, {"categories": ["Sex"]}, "numbers that int64 can "
-     "hold; got larger"),
+    ({"SES": 2**62 + np.arange(COUNT)}, "'SES' must be of numbers that float64 can tell apart"),
+    ({"Sex": np.full(COUNT, 2**63, np.uint64)}, {"categories": ["Sex"]}, "that int64 can hold"),
     ({"year": ["31/01/2020"] * COUNT}, {"test": "last", "time": "year"}, "'year' must be of numbers"
      ", of times, or of text as 2020-01-31 .*; got text such as '31/01/2020', .*to_datetime"),
     ({"year": ["10", "9", "8"] * 15}, {"test": "last", "time": "year"}, "got text such as '10', "),
-    ({"SES": [datetime.date(2020, 1, 1)] * COUNT}, {}, "'SES' must be of .*; got date32.*Make"),
-    ({"SES": [{"a": 1}] * COUNT}, {}, "'SES' must be of numbers, .*; got struct<a: int64>"),
+    ({"SES": [datetime.date(2020, 1, 1)] * COUNT}, "'SES' must be of .*; got date32.*Make"),
+    ({"SES": [{"a": 1}] * COUNT}, "'SES' must be of numbers, .*; got struct<a: int64>"),
     ({"Sex": [f"{k} names" for k in range(COUNT)] * 100, "School": [7] * 4500, "SES": [1] * 4500,
       "year": [1] * 4500, "Passed": [0, 1] * 2250, "MathAch": [1] * 4500}, {"most": 40},
      "'Sex' must have at most 40 categories, each of which is a feature; got 45"),
-    ({"part": ["maybe"] * COUNT}, {"test": "column:part"}, "'part' must say train or test, or 0 or "
-     "1; got 'maybe'"),
+    ({"part": ["maybe"] * COUNT}, {"test": "column:part"}, "train or test, or 0 or 1; got 'maybe'"),
     ({"part": [None] + [1] * 44}, {"test": "column:part"}, "'part' must have a value in every"),
     ({"part": [1] * COUNT}, {"test": "column:part"}, "some for training and some for the test; 4"),
     ({"year": [None] + [1] * 44}, {"test": "last", "time": "year"}, "'year' must have a value in"),
@@ -77,8 +67,7 @@ TABLES = [
 
 # What is an argument's.
 ARGUMENTS = [
-    ({"client": "school"}, "`client` must name columns of the table, which are 'School', .*; "
-     "got 'school'. Did you mean School"),
+    ({"client": "school"}, "which are 'School', .*; got 'school'. Did you mean School"),
     ({"label": []}, "`label`, `features` and `test` must be different columns, .*; got no label"),
     ({"label": ["Passed", "Sex"], "features": ["SES"]}, "`label` must be one column for classific"),
     ({"label": "SES"}, "must be different columns, .*; got 'SES' twice"),
@@ -141,7 +130,8 @@ def refused(message, kind=ValueError, **settings):
 
 @pytest.mark.parametrize("row", TABLES, ids=lambda row: row[-1][:40])
 def test_a_bad_column_is_refused(row, monkeypatch):
-    columns, settings, message = row
+    columns, *settings, message = row
+    settings = dict(*settings)
     if "most" in settings:
         preprocessing = "tf_pflego.data.tables.preprocessing._MOST_ONE_HOT"
         monkeypatch.setattr(preprocessing, settings.pop("most"))
@@ -161,35 +151,22 @@ def test_a_bad_file_is_refused(name, content, message, tmp_path):
     refused(message, table=tmp_path / name)
 
 
-def test_columns_of_another_kind_do_not_fit_a_preprocessing():
-    clients = pfl.from_table(schools.table(), **DEFAULTS)
+def test_rows_that_follow_an_earlier_table_have_its_columns_and_are_prepared_as_its_rows():
+    earlier = pfl.from_table(schools.table(), **DEFAULTS).preprocessing
+    settings = {"features": None, "preprocessing": earlier}
     for name, column in (("Sex", np.arange(COUNT)), ("SES", ["high"] * COUNT)):
         table = schools.table(**{name: column})
-        settings = {"features": None, "preprocessing": clients.preprocessing}
         refused(f"the column '{name}' must be of ", table=table, **settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
+    for name, other in (
         ("features", ["SES", "Sex"]),
         ("categories", ["SES"]),
         ("encoding", "codes"),
         ("missing", "mean"),
-    ],
-)
-def test_rows_that_follow_an_earlier_table_are_not_prepared_in_another_way(name, other):
-    earlier = pfl.from_table(schools.table(), **DEFAULTS).preprocessing
-    settings = {"features": None, "preprocessing": earlier, name: other}
-    message = f"`{name}` must be as in the earlier table, .*Leave out `{name}`"
-    refused(message, table=schools.table(), **settings)
-
-
-def test_rows_that_follow_an_earlier_table_have_its_columns_or_are_left_out():
-    earlier = pfl.from_table(schools.table(), **DEFAULTS).preprocessing
-    settings = {"features": None, "preprocessing": earlier}
-    refused("the earlier table, Sex, SES; it lacks 'SES'", table=schools.table().drop("SES"),
-            **settings)  # fmt: skip
+    ):
+        message = f"`{name}` must be as in the earlier table, .*Leave out `{name}`"
+        refused(message, table=schools.table(), **settings | {name: other})
+    lacking = schools.table().drop("SES")
+    refused("the earlier table, Sex, SES; it lacks 'SES'", table=lacking, **settings)
     gaps = schools.table(SES=[None, *schools.columns()["SES"][1:]])
     refused("or choose `missing='drop'`", table=gaps, **settings)
     clients = pfl.from_table(gaps, **DEFAULTS | settings | {"missing": "drop"})

@@ -33,16 +33,9 @@ class SmallSchools(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self, first, step):
         columns = schools.columns()
         for row in range(first, len(columns["SES"]), step):
-            yield (
-                row,
-                {
-                    "School": str(columns["School"][row]),
-                    "Sex": columns["Sex"][row],
-                    "SES": columns["SES"][row],
-                    "Passed": columns["Passed"][row] == "yes",
-                    "marks": [row],
-                },
-            )
+            pupil = {name: columns[name][row] for name in ("Sex", "SES")}
+            pupil |= {"School": str(columns["School"][row]), "marks": [row]}
+            yield row, pupil | {"Passed": columns["Passed"][row] == "yes"}
 
 
 def test_a_feature_of_a_dataset_says_whose_an_example_is(tmp_path):

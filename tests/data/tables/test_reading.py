@@ -56,16 +56,9 @@ AS_WRITTEN = [
 @pytest.mark.parametrize("role", ["user", "y", "kind"])
 @pytest.mark.parametrize("values", AS_WRITTEN, ids=lambda values: values[0][:9])
 def test_ids_of_a_file_are_text(values, role, tmp_path):
-    columns = table_of(kind=turns(["p", "q", "r"])) | {role: np.repeat(values, 12)[:COUNT]}
-    if len(columns[role]) < COUNT:
-        columns = {name: cells[: len(columns[role])] for name, cells in columns.items()}
-    if role != "user":
-        columns["user"] = ["a", "b"] * (len(columns[role]) // 2)
-    clients = read(
-        written(tmp_path / "rows.csv", rows_of(columns)),
-        features=["x", "kind"],
-        categories=["kind"],
-    )
+    columns = table_of(kind=turns(["p", "q", "r"])) | {role: np.resize(np.repeat(values, 7), COUNT)}
+    path = written(tmp_path / "rows.csv", rows_of(columns))
+    clients = read(path, features=["x", "kind"], categories=["kind"])
     found = {
         "user": clients.client_names,
         "y": clients.class_names,

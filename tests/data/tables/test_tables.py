@@ -38,12 +38,17 @@ def test_each_value_of_a_column_is_a_client():
         np.testing.assert_array_equal(labels, columns["Passed"][train])
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "parquet", "dictionary", "categories"])
+@pytest.mark.parametrize(
+    "kind", ["csv", "tsv", "csv.gz", "parquet", "dictionary", "categories", "pandas"]
+)
 def test_the_same_table_in_other_forms(kind, tmp_path):
     expected, columns = clients_of(), schools.columns()
     table = columns
     if kind == "categories":
         table = schools.table(Sex=pa.array(columns["Sex"]).dictionary_encode())
+    elif kind == "pandas":
+        frame = pytest.importorskip("pandas").DataFrame(columns).astype({"Sex": "category"})
+        table = frame.set_index(np.arange(len(frame))[::-1])
     elif kind != "dictionary":
         table = tmp_path / f"table.{kind}"
         text = schools.written(tmp_path / "plain.csv").read_bytes()
@@ -56,13 +61,6 @@ def test_the_same_table_in_other_forms(kind, tmp_path):
     clients = clients_of(table)
     np.testing.assert_array_equal(clients.fingerprints, expected.fingerprints)
     assert clients.preprocessing == expected.preprocessing
-
-
-def test_a_frame_of_pandas():
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(schools.columns()).astype({"Sex": "category"})
-    clients = clients_of(frame.set_index(np.arange(len(frame))[::-1]))
-    np.testing.assert_array_equal(clients.fingerprints, clients_of().fingerprints)
 
 
 def test_features_are_fitted_on_training_rows_alone():
@@ -104,17 +102,12 @@ def test_what_no_training_row_has_gets_a_code_of_its_own(encoding):
         assert clients.test.examples[:, 0].tolist() == [codes[one] for one in sex[rows]]
 
 
-def test_numbers_can_be_categories():
-    columns = schools.columns()
-    clients = clients_of(schools.table(), features=["year"], categories=["year"])
-    train = np.concatenate(clients.partition.train_indices)
-    assert clients.preprocessing.columns[0].categories == tuple(sorted(columns["year"][train]))
-
-
-def test_raw_columns_become_the_same_examples():
+def test_numbers_can_be_categories_and_raw_columns_become_the_same_examples():
     clients = clients_of(features=["Sex", "SES", "year"], categories=["year"])
-    examples = clients.test.examples
-    names = [column.name for column in clients.preprocessing.columns]
+    examples, columns = clients.test.examples, clients.preprocessing.columns
+    train = np.concatenate(clients.partition.train_indices)
+    assert columns[2].categories == tuple(sorted(schools.columns()["year"][train]))
+    names = [column.name for column in columns]
     raw = dict(zip(names, clients.preprocessing.raw(examples), strict=True))
     assert raw["year"].min() > 1980
     again = clients.preprocessing.examples(pa.table(raw))
@@ -173,9 +166,8 @@ def test_a_column_says_what_is_tested(words):
     is_test = schools.columns()["year"] % 3 == 0
     table = schools.table(part=np.array(words)[is_test.astype(int)])
     clients = clients_of(table, features=None, label="Passed", test="column:part")
-    assert [column.name for column in clients.preprocessing.columns] == [
-        *("Sex", "SES", "year", "MathAch"),
-    ]
+    names = [column.name for column in clients.preprocessing.columns]
+    assert names == ["Sex", "SES", "year", "MathAch"]
     rows = np.sort(np.concatenate(clients.partition.test_indices))
     np.testing.assert_array_equal(rows, np.flatnonzero(is_test))
 
@@ -198,27 +190,23 @@ def test_small_clients_are_left_out_or_merged_and_counted(small_clients, caplog)
     assert clients.client_names == expected
     sizes = clients.train.sizes + clients.test.sizes
     assert sizes.tolist() == [12, 20, 13][: len(expected)]
-    assert "2 of 4 clients, 13 of 45 rows, are" in caplog.text
-    assert ("left out" if small_clients == "drop" else "merged into one, 'others'") in caplog.text
-    # What only they have is not looked at.
-    columns = schools.columns()
-    is_small = np.isin(columns["School"], (1288, 1308))
-    odd = schools.table(SES=np.where(is_small, np.inf, columns["SES"]))
-    if small_clients == "drop":
+    done = "left out" if small_clients == "drop" else "merged into one, 'others'"
+    assert f"2 of 4 clients, 13 of 45 rows, are {done}" in caplog.text
+    if small_clients == "drop":  # Their own values are not looked at.
+        columns = schools.columns()
+        is_small = np.isin(columns["School"], (1288, 1308))
+        odd = schools.table(SES=np.where(is_small, np.inf, columns["SES"]))
         same = clients_of(odd, min_rows=10, small_clients="drop")
         np.testing.assert_array_equal(same.fingerprints, clients.fingerprints)
 
 
 def test_a_client_needs_a_row_of_each_kind_where_a_column_says_it():
-    is_test = schools.columns()["School"] == 1288
-    table = schools.table(part=is_test)
-    is_test[np.flatnonzero(~is_test)[:20]] = True
-    clients = clients_of(
-        schools.table(part=is_test), test="column:part", small_clients="drop", min_rows=2
-    )
-    assert "1288" not in clients.client_names
+    is_test, settings = schools.columns()["School"] == 1288, {"small_clients": "drop"}
     with pytest.raises(ValueError, match="some for training and some for the test"):
-        clients_of(table, test="column:part", small_clients="drop")
+        clients_of(schools.table(part=is_test), test="column:part", **settings)
+    is_test[np.flatnonzero(~is_test)[:20]] = True
+    clients = clients_of(schools.table(part=is_test), test="column:part", min_rows=2, **settings)
+    assert "1288" not in clients.client_names
 
 
 def test_labels_of_numbers_are_classes_by_their_values():
