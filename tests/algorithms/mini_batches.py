@@ -1,6 +1,7 @@
 """What the tests of rounds on mini-batches share: one small federation, and its float64 oracle."""
 
 import dataclasses
+import operator
 
 import numpy as np
 import tensorflow as tf
@@ -47,6 +48,11 @@ def own(simulation, field="weights"):
     """That part of each client's state, as flat lists."""
     states = getattr(simulation.client_states(range(3)), field)
     return [flat(tf.nest.map_structure(lambda leaf, k=k: leaf[k], states)) for k in range(3)]
+
+
+def held(networks, clients):
+    """Networks of all clients, whose heads have the rows alone of the classes that each holds."""
+    return [[*w[:-1], w[-1][:k]] for w, k in zip(networks, clients.num_classes, strict=True)]
 
 
 def heads_of(simulation):
@@ -124,6 +130,7 @@ def assert_means(
     tolerance=ORACLE_TOLERANCE,
     rate=1,
     mean_of=weighted_mean,
+    part=operator.attrgetter("weights"),
 ):
     """Runs rounds after which the server must have the mean of what its participants send.
 
@@ -136,14 +143,15 @@ def assert_means(
       tolerance: Of the server's weights.
       rate: How far the server goes towards the mean.
       mean_of: (what is sent, the clients, who sends) -> the mean.
+      part: Of the server's state, what takes the mean.
     """
-    weights = flat(simulation.server_state.weights)
+    weights = flat(part(simulation.server_state))
     for number, participants in rounds_of(simulation):
         sent = [trained(weights, client, number) for client in participants]
         mean = mean_of(sent, simulation.data, participants)
         weights = mean if rate == 1 else combine(weights, rate, combine(mean, -1, weights))
         simulation.run_round()
-        assert_near(flat(simulation.server_state.weights), weights, atol=tolerance, rtol=0)
+        assert_near(flat(part(simulation.server_state)), weights, atol=tolerance, rtol=0)
         check(weights)
     return weights
 

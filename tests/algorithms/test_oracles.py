@@ -1,7 +1,7 @@
 """Rounds on all examples of a client against independent float64 oracles, weight by weight.
 
 Those on mini-batches are in `test_mini_batches`. A method that can do both does the same with one
-batch of all examples, as `test_limits` shows, and has its oracle there.
+batch of all examples, as `test_identities` shows, and has its oracle there.
 """
 
 import dataclasses

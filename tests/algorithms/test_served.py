@@ -21,7 +21,7 @@ from tests.algorithms.mini_batches import (
     rounds_of,
     train,
 )
-from tests.algorithms.test_fedala import started
+from tests.algorithms.test_mixtures import started
 from tests.algorithms.test_oracles import drawn_heads
 from tests.algorithms.test_parts import (
     direction_of,
