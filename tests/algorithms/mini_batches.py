@@ -1,15 +1,16 @@
 """What the tests of rounds on mini-batches share: one small federation, and its float64 oracle."""
 
 import dataclasses
+import functools
 import operator
 
 import numpy as np
 import tensorflow as tf
 
 from tests.comparison import assert_near
-from tests.conftest import build_method
+from tests.conftest import FEATURES, INPUTS, build_method, make_clients
 from tests.oracles import averaging, batches, network
-from tf_pflego import algorithms
+from tf_pflego import algorithms, models
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -31,6 +32,19 @@ def simulation_of(name, model, clients, participation=None, **config):
     algorithm = build_method(name, model, **local | config)
     participation = participation or Participation(3, 2, "range", (1, 3))
     return Simulation(algorithm, clients, participation, "in_process", SEED)
+
+
+def clients_with(classes):
+    """Three clients that call their classes differently: the global ones of each are given."""
+    counts = tuple(map(len, classes))
+    return dataclasses.replace(make_clients(num_classes=counts), classes=classes)
+
+
+@functools.cache
+def model_with(rows, global_classes):
+    """The tiny network for such clients."""
+    body = models.mlp((INPUTS,), seed=3, units=FEATURES)
+    return models.SplitModel(body, rows, seed=3, num_global_classes=global_classes)
 
 
 def rounds_of(simulation):

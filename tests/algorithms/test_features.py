@@ -15,12 +15,14 @@ from tests.algorithms.mini_batches import (
     assert_close,
     assert_means,
     assert_own,
+    clients_with,
     combine,
     dot,
     draw,
     flat,
     heads_of,
     held,
+    model_with,
     own,
     rounds_of,
     sgd,
@@ -28,16 +30,14 @@ from tests.algorithms.mini_batches import (
     train,
     weighted_mean,
 )
-from tests.algorithms.test_contract import build, whole_state
+from tests.algorithms.test_contract import whole_state
 from tests.algorithms.test_mini_batches import TASKS
 from tests.comparison import assert_identical
-from tests.conftest import FEATURES, INPUTS, make_clients, of_tasks
+from tests.conftest import FEATURES, of_tasks
 from tests.methods import thorough
 from tests.oracles import averaging, batches, features, network, quadratic
-from tf_pflego import models
 from tf_pflego.core.participation import Participation
 from tf_pflego.models.heads.combined import combined
-from tf_pflego.simulation.simulation import Simulation
 
 
 def cosines(a, b):
@@ -99,7 +99,7 @@ def aligned(body, head, targets, drawn, rate):
 @pytest.mark.parametrize("config", [{}, thorough(DROPPED)], ids=["all batches", "full batches"])
 def test_fedas(tiny_model, tiny_clients, config):
     asked = {"alignment_epochs": 2, "alignment_learning_rate": 0.2} | config
-    simulation = simulation_of("fedas", tiny_model, tiny_clients, momentum=0.9, **asked)
+    simulation = simulation_of("fedas", tiny_model, tiny_clients, **asked)
     heads = [w[-1] for w in held(own(simulation), tiny_clients)]
     networks, norms = {}, {}
 
@@ -130,23 +130,24 @@ def test_fedas(tiny_model, tiny_clients, config):
 
 # The global classes of the rows of each client's head. Nobody has class 1. When client 2 takes part
 # for the first time, in the second round, class 2 has a prototype and class 4 has none.
-CLASSES = ([0, 3], [0, 2, 5], [2, 4])
+CLASSES, WEIGHT = ([0, 3], [0, 2, 5], [2, 4]), 2.0
 
 
-def run_and_compare(simulation, clients, classes, weight, participants_of, over="clients"):
+def run_and_compare(simulation, participants_of, over="clients"):
     """Runs rounds and compares them with the oracle; returns which prototypes there are."""
+    clients = simulation.data
     personal, prototypes, of_clients = held(own(simulation), clients), {}, {}
     for number, participants in participants_of(simulation):
         of_classes = {}
         for i in participants:
-            gradient = features.with_term(features.pull(prototypes, classes[i], weight))
+            gradient = features.with_term(features.pull(prototypes, CLASSES[i], WEIGHT))
             personal[i] = train(personal[i], draw(clients, i, number), gradient)
             x, y = network.of_client(clients.train, i)
             phi = features.of(personal[i], x)
             of_clients[i] = {k: phi[y == k].mean(axis=0) for k in np.unique(y)}
             for k, own_prototype in of_clients[i].items():
                 rows = [own_prototype] if over == "clients" else [*phi[y == k]]
-                of_classes.setdefault(classes[i][k], []).extend(rows)
+                of_classes.setdefault(CLASSES[i][k], []).extend(rows)
         prototypes |= {j: np.mean(rows, axis=0) for j, rows in of_classes.items()}
         simulation.run_round()
         for j, is_known in enumerate(simulation.server_state.known):
@@ -161,30 +162,26 @@ def run_and_compare(simulation, clients, classes, weight, participants_of, over=
     return prototypes
 
 
+def fedproto(*participation, over="clients"):
+    """A simulation of clients that name classes differently."""
+    settings = {"prototype_weight": WEIGHT, "prototype_mean": over}
+    clients = clients_with(CLASSES)
+    return simulation_of("fedproto", model_with(3, 6), clients, *participation, **settings)
+
+
 @pytest.mark.parametrize("over", ["clients", thorough("examples")])
 def test_fedproto_where_clients_name_classes_differently(over):
-    clients = dataclasses.replace(make_clients(), classes=CLASSES)
-    body = models.mlp((INPUTS,), seed=3, units=FEATURES)
-    model = models.SplitModel(body, 3, seed=3, num_global_classes=6)
-    settings = {"prototype_weight": 2.0, "prototype_mean": over}
-    simulation = simulation_of("fedproto", model, clients, **settings)
-    prototypes = run_and_compare(simulation, clients, CLASSES, 2.0, rounds_of, over)
+    prototypes = run_and_compare(fedproto(over=over), rounds_of, over)
     assert sorted(prototypes) == [0, 2, 3, 4, 5]
 
 
-def test_a_class_that_nobody_reports_keeps_its_prototype(tiny_model, tiny_clients):
-    """Client 1 alone has class 2, which pulls at it when it comes back."""
-    simulation = simulation_of(
-        "fedproto", tiny_model, tiny_clients, Participation(3, 1), prototype_weight=2.0
-    )
+def test_a_class_that_nobody_reports_keeps_its_prototype():
+    """Client 1 alone has class 5, which pulls at it when it comes back."""
+    simulation = fedproto(Participation(3, 1))
     drawn = [simulation.participation.draw(SEED, number).tolist() for number in range(1, 20)]
     first = drawn.index([1])
     again = drawn.index([1], next(k for k in range(first, 19) if drawn[k] != [1]))
-
-    def rounds(simulation):
-        yield from ((number, drawn[number - 1]) for number in range(1, again + 2))
-
-    run_and_compare(simulation, tiny_clients, [[0, 1], [0, 1, 2], [0, 1]], 2.0, rounds)
+    run_and_compare(simulation, lambda _: enumerate(drawn[: again + 1], start=1))
 
 
 KAPPA, MEAN_MOMENTUM = 2.0, 0.7
@@ -211,7 +208,7 @@ def with_bias(weights, bias, drawn, mean=None):
 
 @of_tasks(*TASKS[:2])
 def test_feddbe(tiny_model, tiny_clients):
-    simulation = simulation_of("feddbe", tiny_model, tiny_clients, momentum=0.9, **CONFIG)
+    simulation = simulation_of("feddbe", tiny_model, tiny_clients, **CONFIG)
     w, bias = flat(simulation.server_state.weights), [np.zeros(FEATURES)] * 3
     first = [with_bias(w, bias[i], draw(tiny_clients, i, 1))[-1] for i in range(3)]
     (mean,) = weighted_mean([[one] for one in first], tiny_clients, range(3))
@@ -230,7 +227,8 @@ def test_feddbe(tiny_model, tiny_clients):
 
 @pytest.mark.thorough
 def test_the_first_exchange_of_feddbe_is_counted_with_all_clients(tiny_model, tiny_clients):
-    simulation = simulation_of("feddbe", tiny_model, tiny_clients, Participation(3, 1))
+    one = Participation(3, 1)
+    simulation = simulation_of("feddbe", tiny_model, tiny_clients, one, **CONFIG)
     network_size = sum(leaf.size for leaf in flat(simulation.server_state.weights))
     sent, back = 4 * (network_size + FEATURES), 4 * (network_size + 1)
     of_first = 3 * sent, 3 * 4 * (FEATURES + 1)
@@ -243,12 +241,13 @@ def test_the_first_exchange_of_feddbe_is_counted_with_all_clients(tiny_model, ti
 
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_a_restored_run_of_feddbe_asks_all_clients_once(rounds, tiny_model, tiny_clients, tmp_path):
-    algorithm, one = build("feddbe", tiny_model), Participation(3, 1)
-    whole, broken = (Simulation(algorithm, tiny_clients, one, "in_process", 5) for _ in range(2))
+    whole, broken, restored = (
+        simulation_of("feddbe", tiny_model, tiny_clients, Participation(3, 1), **CONFIG)
+        for _ in range(3)
+    )
     for _ in range(rounds):
         broken.run_round()
     broken.save(tmp_path)
-    restored = Simulation(algorithm, tiny_clients, one, "in_process", 5)
     restored.restore(tmp_path)
     for _ in range(3):
         whole.run_round()
@@ -258,7 +257,8 @@ def test_a_restored_run_of_feddbe_asks_all_clients_once(rounds, tiny_model, tiny
 
 
 def test_who_joins_feddbe_later_takes_the_mean_as_it_is(tiny_model, tiny_clients):
-    simulation = simulation_of("feddbe", tiny_model, tiny_clients, Participation(3, 1))
+    one = Participation(3, 1)
+    simulation = simulation_of("feddbe", tiny_model, tiny_clients, one, **CONFIG)
     simulation.run_round()
     mean = flat(simulation.server_state.mean)
     simulation.change_clients(leave=[0], join=tiny_clients)

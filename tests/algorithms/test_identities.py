@@ -135,7 +135,7 @@ STEPS_OR_EPOCHS = {
 }
 
 
-@pytest.mark.parametrize("name", each_of(STEPS_OR_EPOCHS, ("fedrep",)))
+@pytest.mark.parametrize("name", each_of(STEPS_OR_EPOCHS, ("fedavg",)))
 def test_an_epoch_of_one_batch_is_a_full_batch_step(tiny_model, tiny_clients, name):
     """The same for all that the server and the clients keep, and for what clients are served."""
     of_epochs, of_steps = STEPS_OR_EPOCHS[name]
@@ -165,7 +165,7 @@ def test_no_other_method_has_a_way_of_its_own_to_the_rate():
             assert not re.search(r"config\.(client_learning_)?rate\b", text), name
 
 
-@pytest.mark.parametrize("name", each_of(ASKING, ("ditto",)))
+@pytest.mark.parametrize("name", each_of(ASKING, ("fedavg",)))
 def test_a_rate_that_falls_by_half_is_half_the_rate_a_round_later(tiny_model, tiny_clients, name):
     """The rate of the steps on the personal model of pFedMe falls likewise."""
     rates = {"client_learning_rate": 0.1}
