@@ -26,7 +26,7 @@ DROPPED = {"batch_size": 4, "drop_last_batch": True}
 
 
 def simulation_of(name, model, clients, participation=None, **config):
-    """Of a method with the settings of LOCAL that it knows, where `config` has no others."""
+    """Returns one whose method has what it knows of LOCAL, and what `config` has instead."""
     known = {field.name for field in dataclasses.fields(algorithms.REGISTRY[name][0])}
     local = {key: value for key, value in LOCAL.items() if key in known}
     algorithm = build_method(name, model, **local | config)
@@ -157,7 +157,7 @@ def assert_means(
       tolerance: Of the server's weights.
       rate: How far the server goes towards the mean.
       mean_of: (what is sent, the clients, who sends) -> the mean.
-      part: Of the server's state, what takes the mean.
+      part: Picks that in the server's state which takes the mean.
     """
     weights = flat(part(simulation.server_state))
     for number, participants in rounds_of(simulation):

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.everything import build_everything
+from tests.algorithms.test_identities import Chosen
 from tests.comparison import assert_identical
 from tests.conftest import build_method, make_clients
 from tests.methods import each_of, named_in
@@ -248,15 +249,9 @@ def test_a_round_that_is_broken_off_has_moved_nothing(case):
 
 
 def test_round_with_nobody_changes_nothing_and_is_recorded(case):
-    algorithm, clients, simulation = case
+    _, clients, simulation = case
     drawn = simulation.participation
-    simulation.participation = Participation(clients.num_clients, 1, "range", (0, 1))
-    draw, cohorts = simulation.participation.draw, {one.cohort for one in algorithm.exchanges}
-    simulation.round_number = next(
-        number
-        for number in range(1, 100)
-        if not any(len(draw(SEED, number + 1, c)) for c in cohorts)
-    )
+    simulation.participation = Chosen(clients.num_clients, 1, clients_per_round_range=())
     before, number = whole_state(simulation), simulation.round_number
     record = simulation.run_round(evaluate=True)
     simulation.participation = drawn
@@ -301,20 +296,13 @@ def test_a_first_state_starts_from_the_servers_state_of_its_first_round(tiny_mod
         visited.add(int(drawn))
 
 
-def reads_of(simulation):
-    """Which leaves of a state the one exchange reads, in rounds that are not evaluated."""
-    (exchange,) = simulation.algorithm.exchanges
-    computation, _ = simulation._engine.traces.get((id(exchange), False), None)
-    return computation.reads
-
-
 def test_states_that_are_only_written_are_not_brought_to_the_client(tiny_model, tiny_clients):
-    simulation = simulation_of(build("pgfed", tiny_model), tiny_clients)
-    simulation.run_round()
-    assert reads_of(simulation) == [False] * 3
-    simulation = simulation_of(build("local", tiny_model), tiny_clients)
-    simulation.run_round()
-    assert reads_of(simulation) == [True] * 3
+    for name, is_read in (("pgfed", False), ("local", True)):
+        simulation = simulation_of(build(name, tiny_model), tiny_clients)
+        simulation.run_round()
+        (exchange,) = simulation.algorithm.exchanges
+        computation, _ = simulation._engine.traces.get((id(exchange), False), None)
+        assert computation.reads == [is_read] * 3
 
 
 @pytest.mark.thorough

@@ -86,16 +86,6 @@ def test_moon(tiny_model, tiny_clients):
     assert_means(simulation, trained, check, TOLERANCE)
 
 
-def aligned(body, head, targets, drawn, rate):
-    """The body after a step for each batch towards the class means `targets`."""
-    for x, y in drawn:
-        phi = features.of([*body, head], x)
-        counts = np.array([np.sum(y == k) for k in y])[:, None]
-        slope = 2 * (phi - targets[y]) / phi.shape[1] / counts
-        body = combine(body, -rate, features.pull_back([*body, head], x, slope)[:-1])
-    return body
-
-
 @pytest.mark.parametrize("config", [{}, thorough(DROPPED)], ids=["all batches", "full batches"])
 def test_fedas(tiny_model, tiny_clients, config):
     asked = {"alignment_epochs": 2, "alignment_learning_rate": 0.2} | config
@@ -108,9 +98,13 @@ def test_fedas(tiny_model, tiny_clients, config):
         x, y = network.of_client(tiny_clients.train, i)
         phi = features.of([*last, head], x)
         targets = np.array([phi[y == k].mean(axis=0) for k in np.unique(y)])
-        towards = draw(tiny_clients, i, number, stream=1, **config)
-        start = aligned(body, head, targets, towards, 0.2)
-        networks[i] = train([*start, head], draw(tiny_clients, i, number, **config))
+        for some, labels in draw(tiny_clients, i, number, stream=1, **config):
+            phi = features.of([*body, head], some)
+            counts = np.array([np.sum(labels == k) for k in labels])[:, None]
+            slope = 2 * (phi - targets[labels]) / phi.shape[1] / counts
+            towards = features.pull_back([*body, head], some, slope)[:-1]
+            body = combine(body, -0.2, towards)
+        networks[i] = train([*body, head], draw(tiny_clients, i, number, **config))
         drawn = draw(tiny_clients, i, number, stream=2, **config | {"local_epochs": 1})
         slopes = [batches.gradient(networks[i], *batch) for batch in drawn]
         norms[i] = np.mean([dot(slope, slope) for slope in slopes])
@@ -289,7 +283,7 @@ def test_fedpac(tiny_model, tiny_clients, labels, weight, epochs):
     else:
         changes = {"classes": ([0, 2], [0, 1, 2], [0, 1])}
     clients = dataclasses.replace(tiny_clients, **changes)
-    rows = [list(range(3)) if labels == "global" else one for one in clients.classes]
+    rows = [list(range(3)) if labels == "global" else [*one] for one in clients.classes]
     config = {"centroid_weight": weight, "head_epochs": epochs}
     simulation = simulation_of("fedpac", tiny_model, clients, **config)
     heads, centroids, moved, shares = heads_of(simulation), {}, {}, []
@@ -350,7 +344,7 @@ def test_a_row_of_a_head_that_no_weighted_participant_has_stays():
 
 
 def test_clients_of_one_kind_combine_their_heads_and_those_of_others_do_not():
-    """Two kinds, far apart in their mean features: the mean of heads is that of each kind."""
+    """Two kinds, far apart in their mean features: each kind has the mean of its own heads."""
     rng = np.random.default_rng(0)
     heads = rng.normal(size=(4, 3, 6)).astype(np.float32)
     means = np.repeat(rng.normal(size=(2, 3, 5)), 2, axis=0).astype(np.float32)

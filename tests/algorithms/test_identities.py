@@ -22,7 +22,9 @@ from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
-TOLERANCE = 2e-6  # float32 rounding of sums of a few terms of order 1.
+# float32 rounding of sums of a few terms of order 1, or over three rounds where the terms of sums
+# come in another order.
+TOLERANCE = 2e-6
 
 
 def joint_gradient(data, theta, heads):
@@ -102,10 +104,6 @@ def assert_mean_is_the_gradient(model, data, r, rate=0.0):
     assert_near(mean_heads.values(), g_heads.values(), atol=TOLERANCE)
 
 
-# float32 rounding over three rounds where the terms of sums come in another order.
-OVER_ROUNDS = 2e-6
-
-
 def largest_difference(first, second):
     first, second = tf.nest.flatten(first), tf.nest.flatten(second)
     return max(np.abs(np.subtract(a, b)).max() for a, b in zip(first, second, strict=True))
@@ -146,11 +144,11 @@ def test_an_epoch_of_one_batch_is_a_full_batch_step(tiny_model, tiny_clients, na
     for _ in range(ROUNDS):
         found.run_round()
         expected.run_round()
-        assert largest_difference(found.server_state, expected.server_state) <= OVER_ROUNDS
+        assert largest_difference(found.server_state, expected.server_state) <= TOLERANCE
     kept, wanted = found.client_states(range(3)), expected.client_states(range(3))
-    assert not kept or largest_difference(kept, wanted) <= OVER_ROUNDS
+    assert not kept or largest_difference(kept, wanted) <= TOLERANCE
     losses = found.evaluate().train_loss, expected.evaluate().train_loss
-    np.testing.assert_allclose(*losses, atol=OVER_ROUNDS)
+    np.testing.assert_allclose(*losses, atol=TOLERANCE)
 
 
 # A method for each way in which they ask for the rate of a round.

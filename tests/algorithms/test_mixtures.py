@@ -37,7 +37,7 @@ from tf_pflego.models.heads.gaussian import discriminant
 
 
 def started(shared, own_weights, mixing):
-    """What a client starts from."""
+    """The weights that a client starts from."""
     p = len(mixing)
     pairs = zip(own_weights[-p:], shared[-p:], mixing, strict=True)
     return shared[:-p] + [a + (b - a) * w for a, b, w in pairs]
@@ -202,16 +202,6 @@ def test_of_equal_networks_the_first_is_chosen(tiny_model, tiny_clients):
     assert max(np.abs(leaf).max() for leaf in combine(first, -1, before[0])) > 1e-3
 
 
-def clients_with(tiny_clients, labels):
-    """Clients whose labels are their own, two of three; or whose rows of heads are all three."""
-    if labels == "global":
-        return dataclasses.replace(tiny_clients, num_classes=[3] * 3, label_space="global")
-    if labels == "own":
-        clients = make_clients((13, 17, 12))
-        return dataclasses.replace(clients, classes=([0, 2], [0, 1, 2], [1, 2]))
-    return dataclasses.replace(make_clients((1, 2, 2), (1, 2, 2), (1, 1, 2)))
-
-
 @pytest.mark.parametrize(
     ("labels", "shrinkage", "identity"),
     [
@@ -227,7 +217,13 @@ def test_pfedfda(tiny_model, tiny_clients, labels, shrinkage, identity):
     A client without examples of a class has the mean of all, and with one example Sigma too. It
     counts its own classes alone.
     """
-    clients, shares = clients_with(tiny_clients, labels), []
+    clients, shares = make_clients((1, 2, 2), (1, 2, 2), (1, 1, 2)), []
+    if labels == "global":
+        changes = {"num_classes": [3] * 3, "label_space": "global"}
+        clients = dataclasses.replace(tiny_clients, **changes)
+    elif labels == "own":  # Two of three, or all.
+        classes = [0, 2], [0, 1, 2], [1, 2]
+        clients = dataclasses.replace(make_clients((13, 17, 12)), classes=classes)
     config = {"covariance_shrinkage": shrinkage, "covariance_identity": identity}
     simulation = simulation_of("pfedfda", tiny_model, clients, **config)
 
@@ -293,12 +289,3 @@ def test_a_covariance_that_uploads_have_spoilt_has_no_negative_eigenvalues(
         np.testing.assert_allclose(covariance, np.transpose(covariance), atol=1e-5)
         assert np.linalg.eigvalsh(covariance).min() > -1e-4 * np.abs(covariance).max()
         assert np.isfinite(simulation.evaluate().train_loss).all()
-
-
-@pytest.mark.thorough
-def test_clients_that_never_took_part_are_served_alike_by_pfedfda(tiny_model, tiny_clients):
-    simulation = simulation_of("pfedfda", tiny_model, tiny_clients)
-    simulation.run_round()
-    new = pfl.NewClients(simulation, tiny_clients, steps=0)
-    for client, served in enumerate(new.learnt()):
-        assert_close(flat(served.weights), flat(simulation.served_weights(client)))

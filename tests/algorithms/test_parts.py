@@ -29,7 +29,7 @@ from tf_pflego.core.algorithm import Weights
 from tf_pflego.models.extended import affine, extended
 
 M, WIDTHS = FEATURES, (10, 15, 20, 50)
-ONE_EPOCH = {"local_epochs": 1}  # Differences take long.
+SHORT = {"local_epochs": 1, "batch_size": 4}  # Differences take long.
 # Layer normalisation divides by as little as 1e-5 ** 0.5, and so multiplies float32 rounding.
 VALVE_TOLERANCE = 3e-5
 
@@ -89,7 +89,7 @@ def test_fedcp(tiny_model, tiny_clients, weight, start):
     errors of a softmax add up to 0. So clients have others in one of the cases.
     """
     decay = 0.0 if start == "of all" else LOCAL["client_weight_decay"]  # Which shrinks the sum.
-    config = ONE_EPOCH | {"mmd_weight": weight, "client_weight_decay": decay}
+    config = SHORT | {"mmd_weight": weight, "client_weight_decay": decay}
     simulation = simulation_of("fedcp", tiny_model, tiny_clients, **config)
     head = flat(simulation.server_state.weights)[-1]
     personal, first = {}, head[:, :-1].sum(axis=0)
@@ -109,7 +109,7 @@ def test_fedcp(tiny_model, tiny_clients, weight, start):
             value = cross_entropy(logits_of_both(head, weights[5], parts), y)
             return value + weight * mmd(phi, features_of(shared, x))
 
-        drawn = draw(tiny_clients, client, number, **ONE_EPOCH)
+        drawn = draw(tiny_clients, client, number, **SHORT)
         *moved, personal[client] = train([*shared, before], drawn, numerically(loss), decay=decay)
         return [*moved, (head + personal[client]) / 2]
 
@@ -142,7 +142,7 @@ def test_gpfl(tiny_clients):
     """Clients have some of five classes, as the first rows of their heads; the others stay 0."""
     classes = [1, 3], [0, 2, 3], [2, 4]
     lam, mu = 0.3, 0.2
-    config = ONE_EPOCH | {"magnitude_weight": lam, "valve_decay": mu}
+    config = SHORT | {"magnitude_weight": lam, "valve_decay": mu}
     simulation = simulation_of("gpfl", model_with(3, 5), clients_with(classes), **config)
     heads = heads_of(simulation)
     for (given,), names in zip(own(simulation, "shares"), classes, strict=True):
@@ -165,7 +165,7 @@ def test_gpfl(tiny_clients):
             value += lam * np.linalg.norm(for_all - fixed[names[y]], axis=1).mean()
             return value + mu / 2 * sum(np.square(w).sum() for w in weights[2:6])
 
-        drawn = draw(tiny_clients, client, number, **ONE_EPOCH)
+        drawn = draw(tiny_clients, client, number, **SHORT)
         *moved, heads[client] = train([*shared, heads[client]], drawn, numerically(loss))
         return moved
 

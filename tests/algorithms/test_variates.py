@@ -134,23 +134,22 @@ def test_mr_mtl(tiny_model, tiny_clients, config):
     assert_means(simulation, trained, lambda mean: assert_own(simulation, networks), rate=rate)
 
 
-def unlike_networks(simulation):
-    """Gives each client a network of its own, and returns them; at first all are the same."""
-    states, rng = simulation.client_states(range(3)), np.random.default_rng(0)
+@of_tasks("classification", "counts")
+def test_fedamp(tiny_model, tiny_clients):
+    """Rounds of two, three and one participants; the one hears of nobody else.
+
+    Each client begins with a network of its own; at first all are the same.
+    """
+    asked = {"attention": 0.8, "attention_width": 0.5, "proximal_weight": 0.5}
+    simulation = simulation_of("fedamp", tiny_model, tiny_clients, **asked)
+    rng = np.random.default_rng(0)
 
     def moved(leaf):
         return (leaf + rng.normal(scale=0.1, size=leaf.shape)).astype(np.float32)
 
+    states = simulation.client_states(range(3))
     simulation.set_client_states(range(3), tf.nest.map_structure(moved, states))
-    return own(simulation)
-
-
-@of_tasks("classification", "counts")
-def test_fedamp(tiny_model, tiny_clients):
-    """Rounds of two, three and one participants; the one hears of nobody else."""
-    asked = {"attention": 0.8, "attention_width": 0.5, "proximal_weight": 0.5}
-    simulation = simulation_of("fedamp", tiny_model, tiny_clients, **asked)
-    networks = unlike_networks(simulation)
+    networks = own(simulation)
     for number, participants in rounds_of(simulation):
         before = dict(enumerate(networks))
         for client in participants:
