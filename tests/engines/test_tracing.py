@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.algorithms.everything import build_everything
 from tests.algorithms.test_contract import build
 from tests.comparison import assert_identical
 from tests.conftest import make_clients
@@ -80,11 +79,7 @@ def run_and_end(algorithm, clients, engine):
 
 @pytest.mark.parametrize(
     ("name", "engine", "functions"),
-    [
-        ("pflego", "in_process", 4),
-        thorough("everything", "in_process", 8),
-        thorough("everything", "tff", 8),
-    ],
+    [("pflego", "in_process", 4), thorough("everything", "tff", 8)],
 )
 def test_a_second_simulation_of_a_method_traces_nothing(
     name, engine, functions, tiny_model, tiny_clients
@@ -104,7 +99,7 @@ def test_a_second_simulation_of_a_method_traces_nothing(
 @pytest.mark.thorough
 def test_what_is_traced_ends_with_its_method_and_is_not_sent(tiny_model, tiny_clients):
     with collecting() as collect:
-        algorithm, _ = counting(build_everything(tiny_model))
+        algorithm, _ = counting(build("pflego", tiny_model))
         run_and_end(algorithm, tiny_clients, "in_process")
         kept = weakref.ref(vars(algorithm)["_traces"])
         assert not vars(copy.deepcopy(kept()))["_kept"]
