@@ -10,7 +10,7 @@ from tf_pflego import tff as pfl_tff
 
 
 def taken(method, clients):
-    """What the functions take, as far as they are called with several things."""
+    """The arguments of the functions that take several."""
     process = {"algorithm": method, "data_spec": pfl_tff.data_spec(clients)}
     private = {"algorithm": method, "participation": pfl.Participation(3, 2), "clients": clients}
     return {
