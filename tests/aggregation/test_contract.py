@@ -12,9 +12,8 @@ from tests.algorithms import test_contract as contract
 from tests.algorithms.test_contract import (  # noqa: F401, for they are tests of this file too
     build,
     simulation_of,
+    test_a_round_is_pure_and_leaves_absentees_as_they_are,
     test_a_round_that_is_broken_off_has_moved_nothing,
-    test_absentees_are_untouched,
-    test_functions_are_pure,
     test_the_seed_repeats_a_run_whoever_is_looked_at_in_between,
     whole_state,
 )

@@ -1,11 +1,16 @@
 """What the tests of rounds on mini-batches share: one small federation, and its float64 oracle."""
 
+import dataclasses
+import functools
+import operator
+
 import numpy as np
 import tensorflow as tf
 
 from tests.comparison import assert_near
-from tests.conftest import built
+from tests.conftest import FEATURES, INPUTS, build_method, make_clients
 from tests.oracles import averaging, batches, network
+from tf_pflego import algorithms, models
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -18,13 +23,28 @@ STEPS = {"client_learning_rate": 0.1, "momentum": 0.9, "client_weight_decay": 0.
 LOCAL = STEPS | {"local_epochs": 2, "batch_size": 2}
 # With this a client of 3 examples has one batch of them all, and others leave examples out.
 DROPPED = {"batch_size": 4, "drop_last_batch": True}
-BATCHES = {"all batches": {}, "full batches": DROPPED}
 
 
 def simulation_of(name, model, clients, participation=None, **config):
-    algorithm = built(name, model, **LOCAL | config)
+    """Returns one whose method has what it knows of LOCAL, and what `config` has instead."""
+    known = {field.name for field in dataclasses.fields(algorithms.REGISTRY[name][0])}
+    local = {key: value for key, value in LOCAL.items() if key in known}
+    algorithm = build_method(name, model, **local | config)
     participation = participation or Participation(3, 2, "range", (1, 3))
     return Simulation(algorithm, clients, participation, "in_process", SEED)
+
+
+def clients_with(classes):
+    """Three clients that call their classes differently: the global ones of each are given."""
+    counts = tuple(map(len, classes))
+    return dataclasses.replace(make_clients(num_classes=counts), classes=classes)
+
+
+@functools.cache
+def model_with(rows, global_classes):
+    """The tiny network for such clients."""
+    body = models.mlp((INPUTS,), seed=3, units=FEATURES)
+    return models.SplitModel(body, rows, seed=3, num_global_classes=global_classes)
 
 
 def rounds_of(simulation):
@@ -42,6 +62,19 @@ def own(simulation, field="weights"):
     """That part of each client's state, as flat lists."""
     states = getattr(simulation.client_states(range(3)), field)
     return [flat(tf.nest.map_structure(lambda leaf, k=k: leaf[k], states)) for k in range(3)]
+
+
+def held(networks, clients):
+    """Networks of all clients, whose heads have the rows alone of the classes that each holds."""
+    return [[*w[:-1], w[-1][:k]] for w, k in zip(networks, clients.num_classes, strict=True)]
+
+
+def heads_of(simulation):
+    """Each client's K_i rows; the rows of absent classes must be 0."""
+    heads, counts = own(simulation, "head"), simulation.data.num_classes
+    for (head,), k in zip(heads, counts, strict=True):
+        assert not head[k:].any()
+    return [head[:k] for (head,), k in zip(heads, counts, strict=True)]
 
 
 def assert_close(actual, expected):
@@ -96,7 +129,7 @@ def near(center, weight):
     return lambda w, x, y: combine(batches.gradient(w, x, y), weight, combine(w, -1, center))
 
 
-def plain_mean(models):
+def plain_mean(models, *unused):
     return [np.mean(parts, axis=0) for parts in zip(*models, strict=True)]
 
 
@@ -105,7 +138,13 @@ def weighted_mean(models, clients, participants):
 
 
 def assert_means(
-    simulation, trained, check=lambda weights: None, tolerance=ORACLE_TOLERANCE, rate=1
+    simulation,
+    trained,
+    check=lambda weights: None,
+    tolerance=ORACLE_TOLERANCE,
+    rate=1,
+    mean_of=weighted_mean,
+    part=operator.attrgetter("weights"),
 ):
     """Runs rounds after which the server must have the mean of what its participants send.
 
@@ -117,19 +156,22 @@ def assert_means(
       check: What is asserted besides of the new weights, after each round.
       tolerance: Of the server's weights.
       rate: How far the server goes towards the mean.
+      mean_of: (what is sent, the clients, who sends) -> the mean.
+      part: Picks that in the server's state which takes the mean.
     """
-    weights = flat(simulation.server_state.weights)
+    weights = flat(part(simulation.server_state))
     for number, participants in rounds_of(simulation):
         sent = [trained(weights, client, number) for client in participants]
-        mean = weighted_mean(sent, simulation.data, participants)
+        mean = mean_of(sent, simulation.data, participants)
         weights = mean if rate == 1 else combine(weights, rate, combine(mean, -1, weights))
         simulation.run_round()
-        assert_near(flat(simulation.server_state.weights), weights, atol=tolerance, rtol=0)
+        assert_near(flat(part(simulation.server_state)), weights, atol=tolerance, rtol=0)
         check(weights)
     return weights
 
 
-def assert_own(simulation, expected, field="weights"):
-    """Each client must have its part of these."""
-    for found, wanted in zip(own(simulation, field), expected, strict=True):
-        assert_close(found, wanted)
+def assert_own(simulation, expected, field="weights", tolerance=ORACLE_TOLERANCE):
+    """Each client, or each of those in a dictionary, must have its part of these."""
+    found = own(simulation, field)
+    for client in expected if isinstance(expected, dict) else range(3):
+        assert_near(found[client], expected[client], atol=tolerance, rtol=0)

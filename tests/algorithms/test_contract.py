@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.everything import build_everything
+from tests.algorithms.test_identities import Chosen
 from tests.comparison import assert_identical
 from tests.conftest import build_method, make_clients
 from tests.methods import each_of, named_in
@@ -60,66 +61,60 @@ BOTH = pytest.mark.lines("tff", "current")
 
 
 def on_its_lines(name):
-    is_quick = name in ("pflego", "feddane", "ditto", "everything")
+    is_quick = name in ("pflego", "everything")
     marks = [BOTH] if name in OF_KERAS else []
     return pytest.param(name, marks=marks if is_quick else [*marks, pytest.mark.thorough])
 
 
-# "everything" has a matrix with a row and a column for each client, so it is tried with two I.
-@pytest.fixture(
-    scope="module", params=map(on_its_lines, [*NAMES, *TOYS, "everything, four clients"])
-)
+@pytest.fixture(scope="module", params=map(on_its_lines, [*NAMES, *TOYS]))
 def case(request, tiny_model, tiny_clients):
-    """(algorithm, clients, a simulation of them that the tests below share and continue)."""
-    name, *four = request.param.split(", ")
-    clients = make_clients((3, 7, 5, 4), (2, 4, 3, 2), (2, 3, 2, 3)) if four else tiny_clients
-    algorithm = build(name, tiny_model)
+    """(algorithm, clients, a simulation of them that the tests below share and continue).
+
+    The toy has a matrix with a row and a column for each client, of which other tests have three.
+    """
+    four = (3, 7, 5, 4), (2, 4, 3, 2), (2, 3, 2, 3)
+    clients = make_clients(*four) if request.param in TOYS else tiny_clients
+    algorithm = build(request.param, tiny_model)
     return algorithm, clients, simulation_of(algorithm, clients)
 
 
-def test_absentees_are_untouched(case):
+def test_a_round_is_pure_and_leaves_absentees_as_they_are(case):
+    """Repeated from the same objects it gives the same bits, and it leaves these as they are."""
     algorithm, clients, simulation = case
     simulation.run_round()
     everybody = range(clients.num_clients)
-    # Now all have a state, which must stay although the server's state moves.
-    simulation.set_client_states(everybody, simulation.client_states(everybody))
-    before = everyone(simulation)
-    simulation.run_round()
-    cohorts, number = {one.cohort for one in algorithm.exchanges}, simulation.round_number
-    of_secret = algorithm.participation_seed
-    seed = of_secret(simulation.server_state) if of_secret else SEED
-    drawn = {i for name in cohorts for i in simulation.participation.draw(seed, number, name)}
-    absent = sorted(set(everybody) - drawn)
-    for a, b in zip(before, everyone(simulation), strict=True):
-        np.testing.assert_array_equal(a[absent], b[absent])
-
-
-def test_functions_are_pure(case):
-    """A round that is repeated from the same objects gives the same bits and leaves them as is."""
-    _, clients, simulation = case
-    everybody = range(clients.num_clients)
     server, states = simulation.server_state, simulation.client_states(everybody)
-    simulation.set_client_states(everybody, states)  # First states would follow the server's.
+    # Now all have a state, which must stay although the server's state moves.
+    simulation.set_client_states(everybody, states)
     number, kept = simulation.round_number, leaves((server, states))
     simulation.run_round()
     first = whole_state(simulation)
     assert_identical(leaves((server, states)), kept)
+    of_secret = algorithm.participation_seed
+    seed, cohorts = (
+        of_secret(server) if of_secret else SEED,
+        {e.cohort for e in algorithm.exchanges},
+    )
+    drawn = {i for name in cohorts for i in simulation.participation.draw(seed, number + 1, name)}
+    absent = sorted(set(everybody) - drawn)
+    for before, after in zip(leaves(states), everyone(simulation), strict=True):
+        np.testing.assert_array_equal(before[absent], after[absent])
     simulation.server_state, simulation.round_number = server, number
     simulation.set_client_states(everybody, states)
     simulation.run_round()
     assert_identical(whole_state(simulation), first)
 
 
-def test_evaluation_repeats(case):
-    first, second = (leaves(tuple(case[2].evaluate_all().values())) for _ in range(2))
-    assert_identical(first, second)
-
-
 def test_a_clients_model_predicts_what_the_run_does(case):
-    """Its hits are the evaluation's, and so is its loss, which moves with every weight."""
+    """Its hits are the evaluation's, and so is its loss, which moves with every weight.
+
+    An evaluation that is repeated has the same bits.
+    """
     algorithm, clients, simulation = case
     simulation.run_round()
-    for name, evaluation in simulation.evaluate_all().items():
+    evaluations, again = simulation.evaluate_all(), simulation.evaluate_all()
+    assert_identical(*(leaves(tuple(one.values())) for one in (evaluations, again)))
+    for name, evaluation in evaluations.items():
         for client in range(2):  # They have two and three classes.
             model = simulation.client_model(client, name)
             examples, labels = clients.test.of(client)
@@ -254,15 +249,9 @@ def test_a_round_that_is_broken_off_has_moved_nothing(case):
 
 
 def test_round_with_nobody_changes_nothing_and_is_recorded(case):
-    algorithm, clients, simulation = case
+    _, clients, simulation = case
     drawn = simulation.participation
-    simulation.participation = Participation(clients.num_clients, 1, "range", (0, 1))
-    draw, cohorts = simulation.participation.draw, {one.cohort for one in algorithm.exchanges}
-    simulation.round_number = next(
-        number
-        for number in range(1, 100)
-        if not any(len(draw(SEED, number + 1, c)) for c in cohorts)
-    )
+    simulation.participation = Chosen(clients.num_clients, 1, clients_per_round_range=())
     before, number = whole_state(simulation), simulation.round_number
     record = simulation.run_round(evaluate=True)
     simulation.participation = drawn
@@ -279,7 +268,7 @@ def test_the_seed_repeats_a_run_whoever_is_looked_at_in_between(case):
 
     def final(seed, look):
         simulation = simulation_of(algorithm, clients, seed)
-        for _ in range(3):
+        for _ in range(2):
             if look:
                 simulation.evaluate_all()
             simulation.run_round()
@@ -307,20 +296,13 @@ def test_a_first_state_starts_from_the_servers_state_of_its_first_round(tiny_mod
         visited.add(int(drawn))
 
 
-def reads_of(simulation):
-    """Which leaves of a state the one exchange reads, in rounds that are not evaluated."""
-    (exchange,) = simulation.algorithm.exchanges
-    computation, _ = simulation._engine.traces.get((id(exchange), False), None)
-    return computation.reads
-
-
 def test_states_that_are_only_written_are_not_brought_to_the_client(tiny_model, tiny_clients):
-    simulation = simulation_of(build("pgfed", tiny_model), tiny_clients)
-    simulation.run_round()
-    assert reads_of(simulation) == [False] * 3
-    simulation = simulation_of(build("local", tiny_model), tiny_clients)
-    simulation.run_round()
-    assert reads_of(simulation) == [True] * 3
+    for name, is_read in (("pgfed", False), ("local", True)):
+        simulation = simulation_of(build(name, tiny_model), tiny_clients)
+        simulation.run_round()
+        (exchange,) = simulation.algorithm.exchanges
+        computation, _ = simulation._engine.traces.get((id(exchange), False), None)
+        assert computation.reads == [is_read] * 3
 
 
 @pytest.mark.thorough

@@ -1,19 +1,30 @@
-"""Identities that hold exactly in mathematics, checked to float32."""
+"""Identities that hold exactly in mathematics, and methods that do the same by other settings.
+
+They are checked to float32. More of methods at a limit of their settings follows from the oracles
+of their rounds.
+"""
 
 import dataclasses
+import inspect
 import itertools
+import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from tests.algorithms.mini_batches import ROUNDS, flat, simulation_of
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import built, make_clients
-from tests.methods import by_task, thorough
+from tests.methods import by_task, each_of
 from tests.oracles import network
+from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
-TOLERANCE = 2e-6  # float32 rounding of sums of a few terms of order 1.
+# float32 rounding of sums of a few terms of order 1, or over three rounds where the terms of sums
+# come in another order.
+TOLERANCE = 2e-6
 
 
 def joint_gradient(data, theta, heads):
@@ -36,7 +47,7 @@ class Chosen(Participation):
         return np.asarray(self.clients_per_round_range, np.int64)
 
 
-@by_task("r", {"2": 2, "1": 1, "3": 3}, "classification", "regression", "multi_label")
+@by_task("r", {"2": 2, "3": 3}, "classification", "regression", "multi_label")
 def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tiny_clients, r):
     """With tau = 1 the step of theta and all heads is an unbiased gradient of L.
 
@@ -45,14 +56,10 @@ def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tin
     assert_mean_is_the_gradient(tiny_model, tiny_clients, r)
 
 
-@pytest.mark.parametrize(("num_clients", "r", "rate"), [(4, 2, 0.3), thorough(5, 3, 0.6)])
-def test_with_drop_outs_the_mean_over_all_that_may_happen_is_the_gradient(
-    num_clients, r, rate, tiny_model
-):
+def test_with_drop_outs_the_mean_over_all_that_may_happen_is_the_gradient(tiny_model):
     """Whoever is drawn drops out with probability p: with I / (r (1 - p)) the step is unbiased."""
-    sizes = (3, 7, 5, 4, 6)[:num_clients]
-    data = make_clients(sizes, sizes, (2, 3, 2, 3, 2)[:num_clients])
-    assert_mean_is_the_gradient(tiny_model, data, r, rate)
+    data = make_clients((3, 7, 5, 4), (3, 7, 5, 4), (2, 3, 2, 3))
+    assert_mean_is_the_gradient(tiny_model, data, 2, 0.3)
 
 
 def assert_mean_is_the_gradient(model, data, r, rate=0.0):
@@ -95,3 +102,81 @@ def assert_mean_is_the_gradient(model, data, r, rate=0.0):
     assert total == pytest.approx(1)
     assert_near(mean_theta, g_theta, atol=TOLERANCE)
     assert_near(mean_heads.values(), g_heads.values(), atol=TOLERANCE)
+
+
+def largest_difference(first, second):
+    first, second = tf.nest.flatten(first), tf.nest.flatten(second)
+    return max(np.abs(np.subtract(a, b)).max() for a, b in zip(first, second, strict=True))
+
+
+def test_fedbn_without_batch_normalisation_is_fedavg(tiny_model, tiny_clients):
+    pair = [simulation_of(name, tiny_model, tiny_clients) for name in ("fedbn", "fedavg")]
+    for simulation in pair:
+        simulation.run_round()
+    assert_identical(*(flat(simulation.server_state.weights) for simulation in pair))
+
+
+def test_fedrep_without_body_steps_leaves_theta(tiny_model, tiny_clients):
+    """But for additions of zeros, which may come in another order."""
+    no_steps = {"batch_size": 0, "local_steps": 4, "body_steps": 0}
+    simulation = simulation_of("fedrep", tiny_model, tiny_clients, **no_steps)
+    simulation.run_round()
+    assert largest_difference(simulation.server_state.weights, tiny_model.initial_theta) <= 1e-7
+
+
+ONE_BATCH = {"batch_size": 100, "local_epochs": 3}
+FULL_BATCH = {"batch_size": 0, "local_steps": 3}
+STEPS_OR_EPOCHS = {
+    "fedavg": ({}, {}),
+    "fedrep": ({"head_epochs": 2}, {"local_steps": 5, "body_steps": 3}),
+    "fedbabu": ({"fine_tuning_steps": 2}, {"fine_tuning_steps": 2}),
+}
+
+
+@pytest.mark.parametrize("name", each_of(STEPS_OR_EPOCHS, ("fedavg",)))
+def test_an_epoch_of_one_batch_is_a_full_batch_step(tiny_model, tiny_clients, name):
+    """The same for all that the server and the clients keep, and for what clients are served."""
+    of_epochs, of_steps = STEPS_OR_EPOCHS[name]
+    found, expected = (
+        simulation_of(name, tiny_model, tiny_clients, **config)
+        for config in (ONE_BATCH | of_epochs, FULL_BATCH | of_steps)
+    )
+    for _ in range(ROUNDS):
+        found.run_round()
+        expected.run_round()
+        assert largest_difference(found.server_state, expected.server_state) <= TOLERANCE
+    kept, wanted = found.client_states(range(3)), expected.client_states(range(3))
+    assert not kept or largest_difference(kept, wanted) <= TOLERANCE
+    losses = found.evaluate().train_loss, expected.evaluate().train_loss
+    np.testing.assert_allclose(*losses, atol=TOLERANCE)
+
+
+# A method for each way in which they ask for the rate of a round.
+ASKING = "fedavg", "fedper", "ditto", "fedrep", "apfl", "pfedme", "scaffold", "per_fedavg"
+
+
+def test_no_other_method_has_a_way_of_its_own_to_the_rate():
+    for name in set(algorithms.REGISTRY) - set(ASKING):
+        config, make = algorithms.REGISTRY[name]
+        text = inspect.getsource(inspect.getmodule(make))
+        if hasattr(config, "client_rate_decay"):
+            assert not re.search(r"config\.(client_learning_)?rate\b", text), name
+
+
+@pytest.mark.parametrize("name", each_of(ASKING, ("fedavg",)))
+def test_a_rate_that_falls_by_half_is_half_the_rate_a_round_later(tiny_model, tiny_clients, name):
+    """The rate of the steps on the personal model of pFedMe falls likewise."""
+    rates = {"client_learning_rate": 0.1}
+    rates |= {"personal_learning_rate": 0.1} if name == "pfedme" else {}
+    falling, half = (
+        simulation_of(name, tiny_model, tiny_clients, Participation(3, 2), **config)
+        for config in (rates | {"client_rate_decay": 0.5}, dict.fromkeys(rates, 0.05))
+    )
+    falling.run_round()
+    half.server_state, half.round_number = falling.server_state, 1
+    states = falling.client_states(range(3))
+    for one in (falling, half):
+        one.set_client_states(range(3), states)  # First states would follow the server's.
+        one.run_round()
+    states = [[one.server_state, one.client_states(range(3))] for one in (falling, half)]
+    assert_identical(*map(tf.nest.flatten, states))

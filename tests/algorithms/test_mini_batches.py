@@ -1,13 +1,10 @@
-"""Methods that train on mini-batches, against float64 oracles that draw the same batches.
-
-PGFed and its variants are in `test_pgfed`.
-"""
+"""Methods that train on mini-batches, against float64 oracles that draw the same batches."""
 
 import numpy as np
 import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
-    BATCHES,
+    DROPPED,
     ORACLE_TOLERANCE,
     SEED,
     assert_close,
@@ -18,6 +15,8 @@ from tests.algorithms.mini_batches import (
     dot,
     draw,
     flat,
+    heads_of,
+    held,
     near,
     own,
     plain_mean,
@@ -38,12 +37,27 @@ from tf_pflego.core.local_training import shuffled
 TASKS = "classification", "regression", "multi_label"
 
 
-@by_task("config", BATCHES, *TASKS, "counts")
+@by_task("config", {"all batches": {}, "full batches": DROPPED}, *TASKS, "counts")
 def test_fedavg(tiny_model, tiny_clients, config):
     def trained(w, client, number):
         return train(w, draw(tiny_clients, client, number, **config))
 
     assert_means(simulation_of("fedavg", tiny_model, tiny_clients, **config), trained)
+
+
+def test_fedavg_with_a_class_mask(masked_model, masked_clients):
+    """The oracle trains the rows of the classes that a client holds, and leaves out the others."""
+    settings = {"client_weight_decay": 0.0}  # Which shrinks the other rows too.
+    simulation = simulation_of("fedavg", masked_model, masked_clients, **settings)
+
+    def trained(w, client, number):
+        held, head = masked_clients.classes[client], w[-1].copy()
+        drawn = draw(masked_clients, client, number)
+        own = [(x, np.searchsorted(held, y)) for x, y in drawn]
+        *theta, head[held] = train([*w[:-1], head[held]], own, decay=0.0)
+        return [*theta, head]
+
+    assert_means(simulation, trained)
 
 
 @of_tasks(*TASKS[:2])
@@ -68,14 +82,6 @@ def test_ditto(tiny_model, tiny_clients):
         return train(w, draw(tiny_clients, client, number))
 
     assert_means(simulation, trained, lambda w: assert_own(simulation, personal))
-
-
-def heads_of(simulation):
-    """Each client's K_i rows; the rows of absent classes must be 0."""
-    heads, counts = own(simulation, "head"), simulation.data.num_classes
-    for (head,), k in zip(heads, counts, strict=True):
-        assert not head[k:].any()
-    return [head[:k] for (head,), k in zip(heads, counts, strict=True)]
 
 
 @of_tasks(*TASKS[::2])
@@ -111,9 +117,9 @@ def test_fedrep(tiny_model, tiny_clients, head_epochs):
     assert_means(simulation, trained, lambda w: assert_close(heads_of(simulation), heads))
 
 
-@by_task("config", BATCHES, *TASKS[::2])
-def test_fedbabu(tiny_model, tiny_clients, config):
-    simulation = simulation_of("fedbabu", tiny_model, tiny_clients, **config)
+@of_tasks(*TASKS[::2])
+def test_fedbabu(tiny_model, tiny_clients):
+    simulation = simulation_of("fedbabu", tiny_model, tiny_clients)
     served = simulation.algorithm.served["generic"]
     head = flat(served.weights(simulation.server_state, ()))[-1]
     np.testing.assert_allclose(head[:, :-1] @ head[:, :-1].T, np.eye(len(head)), atol=1e-6)
@@ -123,7 +129,7 @@ def test_fedbabu(tiny_model, tiny_clients, config):
         return batches.gradient([*body, head], x, y)[:-1]
 
     def trained(body, client, number):
-        return train(body, draw(tiny_clients, client, number, **config), of_body)
+        return train(body, draw(tiny_clients, client, number), of_body)
 
     assert_means(simulation, trained)
 
@@ -132,16 +138,15 @@ def test_fedbabu(tiny_model, tiny_clients, config):
 def test_local(tiny_model, tiny_clients):
     """Each client's classes are the first of its rows, so the absent rows must not move."""
     simulation = simulation_of("local", tiny_model, tiny_clients, client_weight_decay=0.0)
-    classes = tiny_clients.num_classes
-    expected = [[*w[:-1], w[-1][:k]] for w, k in zip(own(simulation), classes, strict=True)]
+    expected, classes = held(own(simulation), tiny_clients), tiny_clients.num_classes
     absent = own(simulation)[0][-1][classes[0] :]
     for number, participants in rounds_of(simulation):
         for client in participants:
             batches_of = draw(tiny_clients, client, number)
             expected[client] = train(expected[client], batches_of, decay=0.0)
         simulation.run_round()
-    for found, wanted, k in zip(own(simulation), expected, classes, strict=True):
-        assert_close([*found[:-1], found[-1][:k]], wanted)
+    for found, wanted in zip(held(own(simulation), tiny_clients), expected, strict=True):
+        assert_close(found, wanted)
     np.testing.assert_allclose(own(simulation)[0][-1][classes[0] :], absent)
 
 
@@ -149,19 +154,17 @@ def test_local(tiny_model, tiny_clients):
 def test_lg_fedavg(tiny_model, tiny_clients):
     """The head's step is taken at the body that the same batch has moved."""
     simulation = simulation_of("lg_fedavg", tiny_model, tiny_clients)
-    bodies, head = [flat(tiny_model.initial_theta)] * 3, flat(simulation.server_state.weights)[0]
-    for number, participants in rounds_of(simulation):
-        heads = []
-        for client in participants:
-            body, w, of_body, of_head = bodies[client], head, sgd(), sgd()
-            for x, y in draw(tiny_clients, client, number):
-                body = of_body.step(body, batches.gradient([*body, w], x, y)[:-1])
-                (w,) = of_head.step([w], batches.gradient([*body, w], x, y)[-1:])
-            bodies[client] = body
-            heads.append([w])
-        (head,) = weighted_mean(heads, tiny_clients, participants)
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), [head])
+    bodies = [flat(tiny_model.initial_theta)] * 3
+
+    def trained(head, client, number):
+        body, of_body, of_head = bodies[client], sgd(), sgd()
+        for x, y in draw(tiny_clients, client, number):
+            body = of_body.step(body, batches.gradient([*body, *head], x, y)[:-1])
+            head = of_head.step(head, batches.gradient([*body, *head], x, y)[-1:])
+        bodies[client] = body
+        return head
+
+    assert_means(simulation, trained)
     assert_own(simulation, bodies, "theta")
 
 
@@ -169,26 +172,24 @@ def test_lg_fedavg(tiny_model, tiny_clients):
 def test_feddyn(tiny_model, tiny_clients):
     a = 0.2
     simulation = simulation_of("feddyn", tiny_model, tiny_clients, dynamic_weight=a)
-    w = flat(simulation.server_state.weights)
-    zeros = [np.zeros_like(leaf) for leaf in w]
-    h, own_h = zeros, [zeros] * 3
-    for number, participants in rounds_of(simulation):
-        models = []
-        for client in participants:
+    drifts = [[np.zeros_like(leaf) for leaf in flat(simulation.server_state.weights)]] * 3
 
-            def corrected(v, x, y, w=w, h_i=own_h[client]):
-                return combine(near(w, a)(v, x, y), -1, h_i)
+    def trained(w, client, number):
+        def corrected(v, x, y, drift=drifts[client]):
+            return combine(near(w, a)(v, x, y), -1, drift)
 
-            trained = train(w, draw(tiny_clients, client, number), corrected)
-            moved = combine(trained, -1, w)
-            own_h[client] = combine(own_h[client], -a, moved)
-            h = combine(h, -a, moved)
-            models.append(trained)
-        w = combine(plain_mean(models), -1 / (3 * a), h)
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), w)
-        assert_close(flat(simulation.server_state.drift), h)
-    assert_own(simulation, own_h, "drift")
+        v = train(w, draw(tiny_clients, client, number), corrected)
+        drifts[client] = combine(drifts[client], -a, combine(v, -1, w))
+        return v
+
+    def mean_of(models, *_):
+        return combine(plain_mean(models), -1 / a, plain_mean(drifts))
+
+    def check(w):
+        assert_close(flat(simulation.server_state.drift), [3 * h for h in plain_mean(drifts)])
+        assert_own(simulation, drifts, "drift")
+
+    assert_means(simulation, trained, check, mean_of=mean_of)
 
 
 @of_tasks(*TASKS[::2])
@@ -197,23 +198,22 @@ def test_pfedme(tiny_model, tiny_clients):
     config = {"personal_steps": 3, "personal_learning_rate": 0.05, "envelope_weight": 2.0}
     asked = config | {"server_mixing": 0.7, "client_weight_decay": 0.01}
     simulation = simulation_of("pfedme", tiny_model, tiny_clients, **asked)
-    w, personal = flat(simulation.server_state.weights), {}
-    for number, participants in rounds_of(simulation):
-        models = []
-        for client in participants:
-            own_w, theta, optimizer = w, w, batches.Momentum(0.05, 0.9)
-            for x, y in draw(tiny_clients, client, number):
-                for _ in range(3):
-                    g = combine(near(own_w, 2.0)(theta, x, y), 0.01, theta)
-                    theta = optimizer.step(theta, g)
-                own_w = combine(own_w, -2.0 * 0.1, combine(own_w, -1, theta))
-            models.append(own_w)
-            personal[client] = theta
-        w = combine([0.3 * leaf for leaf in w], 0.7, plain_mean(models))
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), w)
-        for client, theta in personal.items():
-            assert_close(own(simulation)[client], theta)
+    personal = {}
+
+    def trained(w, client, number):
+        own_w, theta, optimizer = w, w, batches.Momentum(0.05, 0.9)
+        for x, y in draw(tiny_clients, client, number):
+            for _ in range(3):
+                g = combine(near(own_w, 2.0)(theta, x, y), 0.01, theta)
+                theta = optimizer.step(theta, g)
+            own_w = combine(own_w, -2.0 * 0.1, combine(own_w, -1, theta))
+        personal[client] = theta
+        return own_w
+
+    def check(w):
+        assert_own(simulation, personal)
+
+    assert_means(simulation, trained, check, rate=0.7, mean_of=plain_mean)
 
 
 SHARES = {"learnt": (0.4, True), "fixed": (0.4, False), "0": (0.0, True), "1": (1.0, True)}
@@ -239,9 +239,8 @@ def test_apfl(tiny_model, tiny_clients, mixing, learnt):
         return w
 
     def check(weights):
-        for client, (v, a) in states.items():
-            assert_close(own(simulation)[client], v)
-            assert_close(own(simulation, "share")[client], [a])
+        assert_own(simulation, {client: v for client, (v, _) in states.items()})
+        assert_own(simulation, {client: [a] for client, (_, a) in states.items()}, "share")
 
     assert_means(simulation, trained, check)
 
@@ -292,8 +291,7 @@ def test_fedrod(tiny_model, tiny_clients):
         return w
 
     def check(weights):
-        for client, p in personal.items():
-            assert_close(own(simulation, "head")[client], [p])
+        assert_own(simulation, {client: [p] for client, p in personal.items()}, "head")
 
     assert_means(simulation, trained, check)
 
@@ -344,3 +342,24 @@ def test_fedfomo(tiny_model, tiny_clients, most):
         )
         assert_own(simulation, models)
     assert (affinities != at_first).any()
+
+
+@of_tasks(*TASKS[:2])
+def test_feddane(tiny_model, tiny_clients):
+    """On all examples of a client, with the mean gradient of a first cohort."""
+    settings = {"local_steps": 4, "proximal_weight": 0.5}
+    simulation = simulation_of("feddane", tiny_model, tiny_clients, **settings)
+
+    def trained(w, client, number):
+        first = simulation.participation.draw(SEED, number, "gradients").tolist()
+        data = {i: network.of_client(tiny_clients.train, i) for i in {client, *first}}
+        slopes = {i: batches.gradient(w, *one) for i, one in data.items()}
+        mean = weighted_mean([slopes[i] for i in first], tiny_clients, first)
+        correction = combine(mean, -1, slopes[client])
+
+        def corrected(v, x, y):
+            return combine(near(w, 0.5)(v, x, y), 1, correction)
+
+        return train(w, 4 * [data[client]], corrected, momentum=0.0)
+
+    assert_means(simulation, trained)

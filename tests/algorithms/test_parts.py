@@ -3,8 +3,6 @@
 Gradients of the oracle are central differences, since what is differentiated is short to write.
 """
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,8 +11,12 @@ from tests.algorithms.mini_batches import (
     LOCAL,
     assert_close,
     assert_means,
+    assert_own,
+    clients_with,
     draw,
     flat,
+    heads_of,
+    model_with,
     own,
     simulation_of,
     train,
@@ -22,13 +24,12 @@ from tests.algorithms.mini_batches import (
 from tests.conftest import FEATURES, INPUTS
 from tests.methods import thorough
 from tests.oracles import network
-from tf_pflego import models
 from tf_pflego.algorithms.fedper import HeadState
 from tf_pflego.core.algorithm import Weights
 from tf_pflego.models.extended import affine, extended
 
 M, WIDTHS = FEATURES, (10, 15, 20, 50)
-ONE_EPOCH = {"local_epochs": 1}  # Differences take long.
+SHORT = {"local_epochs": 1, "batch_size": 4}  # Differences take long.
 # Layer normalisation divides by as little as 1e-5 ** 0.5, and so multiplies float32 rounding.
 VALVE_TOLERANCE = 3e-5
 
@@ -88,7 +89,7 @@ def test_fedcp(tiny_model, tiny_clients, weight, start):
     errors of a softmax add up to 0. So clients have others in one of the cases.
     """
     decay = 0.0 if start == "of all" else LOCAL["client_weight_decay"]  # Which shrinks the sum.
-    config = ONE_EPOCH | {"mmd_weight": weight, "client_weight_decay": decay}
+    config = SHORT | {"mmd_weight": weight, "client_weight_decay": decay}
     simulation = simulation_of("fedcp", tiny_model, tiny_clients, **config)
     head = flat(simulation.server_state.weights)[-1]
     personal, first = {}, head[:, :-1].sum(axis=0)
@@ -108,13 +109,12 @@ def test_fedcp(tiny_model, tiny_clients, weight, start):
             value = cross_entropy(logits_of_both(head, weights[5], parts), y)
             return value + weight * mmd(phi, features_of(shared, x))
 
-        drawn = draw(tiny_clients, client, number, **ONE_EPOCH)
+        drawn = draw(tiny_clients, client, number, **SHORT)
         *moved, personal[client] = train([*shared, before], drawn, numerically(loss), decay=decay)
         return [*moved, (head + personal[client]) / 2]
 
     def check(weights):
-        for client, one in personal.items():
-            assert_close(own(simulation, "head")[client], [one])
+        assert_own(simulation, {client: [one] for client, one in personal.items()}, "head")
 
     head = assert_means(simulation, trained, check)[-1]
     if start == "of all":
@@ -140,14 +140,11 @@ def unit(x):
 
 def test_gpfl(tiny_clients):
     """Clients have some of five classes, as the first rows of their heads; the others stay 0."""
-    body, classes = models.mlp((INPUTS,), seed=3, units=M), ([1, 3], [0, 2, 3], [2, 4])
-    model = models.SplitModel(body, 3, seed=3, num_global_classes=5)
-    clients = dataclasses.replace(tiny_clients, classes=classes)
+    classes = [1, 3], [0, 2, 3], [2, 4]
     lam, mu = 0.3, 0.2
-    config = ONE_EPOCH | {"magnitude_weight": lam, "valve_decay": mu}
-    simulation = simulation_of("gpfl", model, clients, **config)
-    held = tiny_clients.num_classes
-    heads = [head[:k] for (head,), k in zip(own(simulation, "head"), held, strict=True)]
+    config = SHORT | {"magnitude_weight": lam, "valve_decay": mu}
+    simulation = simulation_of("gpfl", model_with(3, 5), clients_with(classes), **config)
+    heads = heads_of(simulation)
     for (given,), names in zip(own(simulation, "shares"), classes, strict=True):
         np.testing.assert_allclose(given, np.isin(np.arange(5), names) / len(names), atol=1e-7)
     shares = {}
@@ -168,17 +165,15 @@ def test_gpfl(tiny_clients):
             value += lam * np.linalg.norm(for_all - fixed[names[y]], axis=1).mean()
             return value + mu / 2 * sum(np.square(w).sum() for w in weights[2:6])
 
-        drawn = draw(tiny_clients, client, number, **ONE_EPOCH)
+        drawn = draw(tiny_clients, client, number, **SHORT)
         *moved, heads[client] = train([*shared, heads[client]], drawn, numerically(loss))
         return moved
 
     def check(shared):
-        for (head,), one, k in zip(own(simulation, "head"), heads, held, strict=True):
-            assert_close([head[:k], head[k:]], [one, 0 * head[k:]])
+        assert_close(heads_of(simulation), heads)
+        assert_own(simulation, {client: [one] for client, one in shares.items()}, "shares", 1e-7)
 
     assert_means(simulation, trained, check, VALVE_TOLERANCE)
-    for client, one in shares.items():
-        np.testing.assert_allclose(own(simulation, "shares")[client][0], one, atol=1e-7)
 
 
 def test_a_model_that_goes_on_with_a_part(tiny_model):

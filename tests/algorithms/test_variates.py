@@ -1,14 +1,14 @@
 """Methods that correct or weigh their clients' steps, or pull them, against float64 oracles.
 
-SCAFFOLD, FedNova, MR-MTL and FedAMP.
+SCAFFOLD, FedNova, MR-MTL, FedAMP, and PGFed with its variants.
 """
 
 import numpy as np
 import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
-    BATCHES,
     DROPPED,
+    ORACLE_TOLERANCE,
     assert_close,
     assert_means,
     assert_own,
@@ -20,13 +20,14 @@ from tests.algorithms.mini_batches import (
     own,
     plain_mean,
     rounds_of,
+    sgd,
     simulation_of,
     train,
     weighted_mean,
 )
-from tests.conftest import make_clients
+from tests.conftest import make_clients, of_tasks
 from tests.methods import by_task
-from tests.oracles import batches
+from tests.oracles import batches, network
 
 
 def times_counted(steps, momentum):
@@ -46,28 +47,29 @@ def test_scaffold(tiny_model, tiny_clients, config):
     """Weights, and the variates of the server and of each client."""
     simulation = simulation_of("scaffold", tiny_model, tiny_clients, **config)
     momentum = config.get("momentum", 0.9)
-    x = flat(simulation.server_state.weights)
-    zeros = [np.zeros_like(leaf) for leaf in x]
-    variates = [zeros] * 3
-    for number, participants in rounds_of(simulation):
-        c = plain_mean(variates)
-        models = []
-        for client in participants:
-            c_i = variates[client]
+    zeros = [np.zeros_like(leaf) for leaf in flat(simulation.server_state.weights)]
+    variates, new = dict.fromkeys(range(3), zeros), {}
 
-            def corrected(y, *batch, c=c, c_i=c_i):
-                return combine(combine(batches.gradient(y, *batch), -1, c_i), 1, c)
+    def trained(x, client, number):
+        c, c_i = plain_mean(variates.values()), variates[client]
 
-            drawn = list(draw(tiny_clients, client, number, **config))
-            y = train(x, drawn, corrected, momentum=momentum)
-            rate = 0.1 * times_counted(len(drawn), momentum)
-            variates[client] = combine(combine(c_i, -1, c), 1 / rate, combine(x, -1, y))
-            models.append(y)
-        x = combine(x, config.get("server_learning_rate", 1), combine(plain_mean(models), -1, x))
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), x)
-        assert_close(flat(simulation.server_state.variates), [3 * c for c in plain_mean(variates)])
-    assert_own(simulation, variates, "variate")
+        def corrected(y, *batch):
+            return combine(combine(batches.gradient(y, *batch), -1, c_i), 1, c)
+
+        drawn = list(draw(tiny_clients, client, number, **config))
+        y = train(x, drawn, corrected, momentum=momentum)
+        rate = 0.1 * times_counted(len(drawn), momentum)
+        new[client] = combine(combine(c_i, -1, c), 1 / rate, combine(x, -1, y))
+        return y
+
+    def check(x):
+        variates.update(new)
+        total = [3 * c for c in plain_mean(variates.values())]
+        assert_close(flat(simulation.server_state.variates), total)
+        assert_own(simulation, variates, "variate")
+
+    rate = config.get("server_learning_rate", 1)
+    assert_means(simulation, trained, check, rate=rate, mean_of=plain_mean)
 
 
 def test_the_servers_variate_stays_the_clients_mean_when_some_join(tiny_model, tiny_clients):
@@ -132,26 +134,22 @@ def test_mr_mtl(tiny_model, tiny_clients, config):
     assert_means(simulation, trained, lambda mean: assert_own(simulation, networks), rate=rate)
 
 
-ATTENTION = {"attention": 0.8, "attention_width": 0.5}
+@of_tasks("classification", "counts")
+def test_fedamp(tiny_model, tiny_clients):
+    """Rounds of two, three and one participants; the one hears of nobody else.
 
-
-def unlike_networks(simulation):
-    """Gives each client a network of its own, and returns them; at first all are the same."""
-    states, rng = simulation.client_states(range(3)), np.random.default_rng(0)
+    Each client begins with a network of its own; at first all are the same.
+    """
+    asked = {"attention": 0.8, "attention_width": 0.5, "proximal_weight": 0.5}
+    simulation = simulation_of("fedamp", tiny_model, tiny_clients, **asked)
+    rng = np.random.default_rng(0)
 
     def moved(leaf):
         return (leaf + rng.normal(scale=0.1, size=leaf.shape)).astype(np.float32)
 
+    states = simulation.client_states(range(3))
     simulation.set_client_states(range(3), tf.nest.map_structure(moved, states))
-    return own(simulation)
-
-
-@by_task("config", BATCHES, "classification", "counts")
-def test_fedamp(tiny_model, tiny_clients, config):
-    """Rounds of two, three and one participants; the one hears of nobody else."""
-    asked = ATTENTION | {"proximal_weight": 0.5} | config
-    simulation = simulation_of("fedamp", tiny_model, tiny_clients, **asked)
-    networks = unlike_networks(simulation)
+    networks = own(simulation)
     for number, participants in rounds_of(simulation):
         before = dict(enumerate(networks))
         for client in participants:
@@ -160,8 +158,70 @@ def test_fedamp(tiny_model, tiny_clients, config):
                 way = combine(before[j], -1, before[client])
                 attention = 0.8 / len(others) * np.exp(-dot(way, way) / 0.5)
                 cloud = combine(cloud, attention, way)
-            drawn = draw(tiny_clients, client, number, exchange=1, **config)
+            drawn = draw(tiny_clients, client, number, exchange=1)
             networks[client] = train(before[client], drawn, near(cloud, 0.5))
         simulation.run_round()
         assert_own(simulation, networks)
         assert not simulation.server_state.ids.shape[0]
+
+
+PGFED = {
+    "plain": ("pgfed", {}),
+    "momentum": ("pgfedmo", {"risk_momentum": 0.6}),
+    "CE": ("pgfed_ce", {}),
+    "mu = 0": ("pgfed", {"risk_weight": 0.0}),
+    "bound": ("pgfed", {"risk_learning_rate": 0.2}),  # Some of A stops at 0.
+}
+
+
+@by_task("name,config", PGFED, "classification", "regression", quick=3)
+def test_pgfed_and_its_variants(tiny_model, tiny_clients, name, config):
+    """Weights, A, mu grad_j and g1_j."""
+    asked = {"risk_weight": 0.3, "risk_learning_rate": 0.05} | config
+    mu, a_rate, b = asked["risk_weight"], asked["risk_learning_rate"], asked.get("risk_momentum", 0)
+    simulation = simulation_of(name, tiny_model, tiny_clients, **asked)
+    zeros = [np.zeros_like(w) for w in flat(simulation.server_state.weights)]
+    a, last = np.full([3, 3], 1 / simulation.federation.mean_clients_per_round), {}
+    kept, networks, uploads = [zeros] * 3, {}, {}
+
+    def trained(theta, client, number):
+        mixed, mean = zeros, zeros
+        for j, (g, _) in last.items():
+            mixed = combine(mixed, mu * a[client, j], g)
+            mean = combine(mean, mu / len(last), g)
+        kept[client] = combine([b * w for w in kept[client]], 1 - b, mixed)
+        weights, row, optimizer = theta, a[client].copy(), sgd()
+        for x, y in draw(tiny_clients, client, number):
+            slopes = {j: dot(mean, weights) for j in last}
+            if name == "pgfed_ce":
+                slopes = {j: mu * dot(g, theta) for j, (g, _) in last.items()}
+            gradient = batches.gradient(weights, x, y)
+            weights = optimizer.step(weights, combine(gradient, 1, kept[client]))
+            for j, (_, offset) in last.items():
+                row[j] = max(0, row[j] - a_rate * (offset + slopes[j]))
+        x, y = network.of_client(tiny_clients.train, client)
+        gradient, risk = (
+            batches.gradient(weights, x, y),
+            network.loss(weights[:-1], weights[-1], x, y),
+        )
+        uploads[client] = gradient, mu * (risk - dot(gradient, weights))
+        a[client], networks[client] = row, weights
+        return weights
+
+    def check(theta):
+        last.clear()
+        last.update(uploads)
+        uploads.clear()
+        state = simulation.server_state
+        np.testing.assert_allclose(state.risk_weights, a, atol=ORACLE_TOLERANCE)
+        assert state.last.ids.numpy().tolist() == [*last]
+        for slot, (g, offset) in enumerate(last.values()):
+            known = [leaf[slot] for leaf in flat(state.last.kept)]
+            assert_close(known, [*(mu * leaf for leaf in g), offset])
+        assert_own(simulation, networks)
+        if name == "pgfedmo":
+            assert_own(simulation, kept, "risk_gradient")
+
+    assert_means(simulation, trained, check)
+    assert (a != 1 / simulation.federation.mean_clients_per_round).any() == (mu > 0)
+    assert (a == 0).any() == (a_rate == 0.2)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.comparison import assert_near
 from tests.conftest import CLASSIFICATION
+from tests.methods import thorough
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -16,20 +17,14 @@ STATISTIC_TOLERANCE = 1e-5
 ROUNDS = 5
 
 
-# Averages, all that the contract offers, a first exchange with all clients, and labels that are no
+# All that the contract offers, averages, a first exchange with all clients, and labels that are no
 # classes. PFLEGO is quick in the test of stored images.
-CASES = [(name, CLASSIFICATION) for name in ("feddane", "everything", "feddbe")]
-CASES += [("pflego", "regression")]
-QUICK = ("everything",)
+CASES = [("feddane", CLASSIFICATION), ("feddbe", CLASSIFICATION), ("pflego", "regression")]
 of_shapes = pytest.mark.parametrize(
     ("name", "tiny_model", "tiny_clients"),
     [
-        pytest.param(
-            *(name, task, task),
-            id=f"{name}, {task}",
-            marks=() if name in QUICK else pytest.mark.thorough,
-        )
-        for name, task in CASES
+        ("everything", CLASSIFICATION, CLASSIFICATION),
+        *(thorough(name, task, task) for name, task in CASES),
     ],
     indirect=["tiny_model", "tiny_clients"],
 )

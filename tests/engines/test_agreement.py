@@ -3,6 +3,8 @@
 `tests/tff/test_process.py` compares methods of all kinds as processes of TFF with it.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -43,13 +45,13 @@ def test_stored_images_are_read_as_in_process(tiny_model):
     So it does of validation examples.
     """
     data = make_clients((3, 8, 6), (2, 4, 3), (2, 3, 2))
-    as_bytes = [
-        type(split)(
-            (split.examples * 40 + 128).clip(0, 255).astype(np.uint8), split.labels, split.offsets
-        )
-        for split in (data.train, data.test)
-    ]
-    data = type(data)(*as_bytes, data.num_classes).with_validation(0.3)
+
+    def as_bytes(split):
+        pixels = (split.examples * 40 + 128).clip(0, 255).astype(np.uint8)
+        return dataclasses.replace(split, examples=pixels)
+
+    data = type(data)(as_bytes(data.train), as_bytes(data.test), data.num_classes)
+    data = data.with_validation(0.3)
     assert_agreement(algorithms.build("pflego", tiny_model, local_steps=3), data, "tff")
 
 

@@ -68,12 +68,10 @@ def states_of(count, units=200):
     model = pfl.SplitModel(pfl.mlp((28, 28, 1), seed=0, units=units), num_outputs=2)
     ditto = algorithms.build("ditto", model)
     server_state = ditto.init_server(Participation(count, 20).federation)
-
-    def head_classes(ids, num_rows):
-        return np.tile(np.arange(num_rows, dtype=np.int32), (len(ids), 1))
-
     clients = types.SimpleNamespace(
-        num_clients=count, identities=np.arange(count), head_classes=head_classes
+        num_clients=count,
+        identities=np.arange(count),
+        head_classes=lambda ids, rows: np.tile(np.arange(rows, dtype=np.int32), (len(ids), 1)),
     )
     return ClientStates(ditto, server_state, clients, 0), server_state
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.algorithms.everything import build_everything
 from tests.algorithms.test_contract import build
 from tests.comparison import assert_identical
 from tests.conftest import make_clients
@@ -29,18 +28,13 @@ def counted(any_number=()):
     return Traced(total, any_number), traces
 
 
-def test_it_is_traced_once_for_one_shape_and_once_more_for_all():
-    run, traces = counted()
+@pytest.mark.parametrize(("any_number", "count"), [((), 2), ((0,), 1)])
+def test_it_is_traced_once_for_one_shape_and_once_more_for_all(any_number, count):
+    """And once if an argument is known to be of any number."""
+    run, traces = counted(any_number)
     for size in (2, 2, 5, 0, 7):
         assert float(run({"a": np.ones(size, np.float32)}, tf.ones([3]))) == size + 3
-    assert len(traces) == 2
-
-
-def test_an_argument_of_any_number_is_traced_once():
-    run, traces = counted(any_number=(0,))
-    for size in (2, 5, 0):
-        assert float(run({"a": np.ones(size, np.float32)}, tf.ones([3]))) == size + 3
-    assert len(traces) == 1
+    assert len(traces) == count
 
 
 def test_what_is_wrong_for_another_reason_is_said():
@@ -62,25 +56,16 @@ def counting(algorithm):
 
         return run
 
-    fields = ("client_update", "server_update", "client_messages")
-    exchanges = tuple(
-        dataclasses.replace(
-            exchange,
-            **{
-                name: counted(f"{name} {position}", getattr(exchange, name))
-                for name in fields
-                if getattr(exchange, name)
-            },
-        )
-        for position, exchange in enumerate(algorithm.exchanges)
-    )
-    served = {
-        name: dataclasses.replace(one, predict=counted(f"predict {name}", one.predict))
-        for name, one in algorithm.served.items()
-    }
-    changed = {"exchanges": exchanges, "served": served}
-    changed["init_client"] = counted("init_client", algorithm.init_client)
-    return dataclasses.replace(algorithm, **changed), traces
+    def with_counts(one, place, *names):
+        functions = {name: getattr(one, name) for name in names}
+        changes = {name: counted((name, place), f) for name, f in functions.items() if f}
+        return dataclasses.replace(one, **changes)
+
+    of_round = "client_update", "server_update", "client_messages"
+    exchanges = tuple(with_counts(one, k, *of_round) for k, one in enumerate(algorithm.exchanges))
+    served = {name: with_counts(one, name, "predict") for name, one in algorithm.served.items()}
+    algorithm = dataclasses.replace(algorithm, exchanges=exchanges, served=served)
+    return with_counts(algorithm, "", "init_client"), traces
 
 
 def run_and_end(algorithm, clients, engine):
@@ -94,11 +79,7 @@ def run_and_end(algorithm, clients, engine):
 
 @pytest.mark.parametrize(
     ("name", "engine", "functions"),
-    [
-        ("pflego", "in_process", 4),
-        thorough("everything", "in_process", 8),
-        thorough("everything", "tff", 8),
-    ],
+    [("pflego", "in_process", 4), thorough("everything", "tff", 8)],
 )
 def test_a_second_simulation_of_a_method_traces_nothing(
     name, engine, functions, tiny_model, tiny_clients
@@ -118,7 +99,7 @@ def test_a_second_simulation_of_a_method_traces_nothing(
 @pytest.mark.thorough
 def test_what_is_traced_ends_with_its_method_and_is_not_sent(tiny_model, tiny_clients):
     with collecting() as collect:
-        algorithm, _ = counting(build_everything(tiny_model))
+        algorithm, _ = counting(build("pflego", tiny_model))
         run_and_end(algorithm, tiny_clients, "in_process")
         kept = weakref.ref(vars(algorithm)["_traces"])
         assert not vars(copy.deepcopy(kept()))["_kept"]

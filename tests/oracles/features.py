@@ -25,3 +25,16 @@ def with_term(slope_of):
         return [a + b for a, b in zip(batches.gradient(weights, x, y), term, strict=True)]
 
     return gradient
+
+
+def pull(targets, classes, weight):
+    """The slope of the mean squared distance to what the classes of labels have in `targets`.
+
+    A class that is not there pulls at nothing.
+    """
+
+    def slope(phi, x, y):
+        there = [targets.get(classes[k], f) for k, f in zip(y, phi, strict=True)]
+        return weight * 2 * (phi - there) / phi.size
+
+    return slope

@@ -1,4 +1,6 @@
-"""A method as a process of TFF does what a `Simulation` of it does."""
+"""A method as a process of TFF does what a `Simulation` of it does, also in TFF's own loop."""
+
+import asyncio
 
 import numpy as np
 import pytest
@@ -6,7 +8,8 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.algorithms.test_contract import NAMES, build
-from tests.methods import each_of, thorough
+from tests.conftest import build_method, clients_of, model_of
+from tests.methods import each_of
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -18,22 +21,18 @@ TOLERANCE = 1e-6
 # Its gradients come from other clients than its steps; a computation has one group of clients.
 REFUSED = {"feddane", "feddbe"}
 # Heads that clients keep, that are drawn anew, and a shared one beside them; averages, of bodies or
-# heads alone too; drifts, two networks, a mixture, statistics, parts, several models and Gaussians;
-# messages to single clients, from what is kept of the last cohort or of pairs.
+# heads alone too; drifts, two networks, statistics, several models and Gaussians; messages to
+# single clients, from what is kept of the last cohort or of pairs.
 KINDS = ("pflego", "fedrecon", "pflego_shared_head", "fedavg", "lg_fedavg", "scaffold", "ditto")
-KINDS += ("apfl", "fedbn", "fedcp", "ifca", "pfedfda", "fedpac", "fedamp", "fedfomo", "pgfed")
-# Rounds of 0 to 3 of the three clients.
-PARTICIPATION = Participation(3, 2, "range", (0, 3))
+KINDS += ("fedbn", "ifca", "pfedfda", "fedpac", "fedfomo", "pgfed")
+# Rounds of 0 to 3 of the three clients, and of two.
+PARTICIPATION, TWO = Participation(3, 2, "range", (0, 3)), Participation(3, 2)
 
 
 def process_of(algorithm, clients, **options):
-    return pfl_tff.build_process(
-        algorithm,
-        pfl_tff.data_spec(clients),
-        num_clients=clients.num_clients,
-        clients_per_round=PARTICIPATION.federation.mean_clients_per_round,
-        **options,
-    )
+    options |= {"num_clients": clients.num_clients}
+    options |= {"clients_per_round": PARTICIPATION.federation.mean_clients_per_round}
+    return pfl_tff.build_process(algorithm, pfl_tff.data_spec(clients), **options)
 
 
 def trained(process, clients, rounds=ROUNDS):
@@ -46,11 +45,20 @@ def assert_close(actual, expected):
         np.testing.assert_allclose(a, b, atol=TOLERANCE, rtol=TOLERANCE)
 
 
+def simulated(algorithm, clients, participation=PARTICIPATION, rounds=ROUNDS):
+    simulation = Simulation(algorithm, clients, participation, "in_process", SEED)
+    for _ in range(rounds):
+        simulation.run_round()
+    return simulation
+
+
 @pytest.fixture(scope="module")
 def pflego(tiny_model, tiny_clients):
-    """PFLEGO as a process, and a training that makes its inputs, which take long to trace."""
+    """PFLEGO as a process, which takes long to trace, and what its first round takes."""
     process = process_of(build("pflego", tiny_model), tiny_clients)
-    return process, pfl_tff.Training(process, tiny_clients, PARTICIPATION, SEED)
+    training = pfl_tff.Training(process, tiny_clients, PARTICIPATION, SEED)
+    state, inputs = process.initialize(), training.inputs(range(3), "client", 1)
+    return process, state, process.initialize_clients(state, inputs), inputs
 
 
 @pytest.mark.parametrize("name", each_of(KINDS, ("pgfed",)))
@@ -58,24 +66,17 @@ def test_it_ends_with_the_states_of_the_engine(name, tiny_model, tiny_clients):
     """Also where a round has no participant, and what the clients keep."""
     algorithm = build(name, tiny_model)
     training, _ = trained(process_of(algorithm, tiny_clients), tiny_clients)
-    with Simulation(algorithm, tiny_clients, PARTICIPATION, "in_process", SEED) as simulation:
-        for _ in range(ROUNDS):
-            simulation.run_round()
-        ids = sorted(training.client_states)
-        assert_close(training.state.server, simulation.server_state)
-        states = [training.client_states[client] for client in ids]
-        expected = simulation.client_states(ids)
-        assert_close(tf.nest.map_structure(lambda *leaves: np.stack(leaves), *states), expected)
+    simulation, ids = simulated(algorithm, tiny_clients), sorted(training.client_states)
+    assert_close(training.state.server, simulation.server_state)
+    states = [training.client_states[client] for client in ids]
+    expected = simulation.client_states(ids)
+    assert_close(tf.nest.map_structure(lambda *leaves: np.stack(leaves), *states), expected)
     assert training.state.round_number == ROUNDS + 1
 
 
 def quantities():
-    rng = np.random.default_rng(0)
-    pairs = [(rng.normal(size=(n, 4)), rng.normal(3, 2, (n, 2))) for n in (5, 3, 4)]
-    clients = pfl.from_arrays(pairs, pairs, task="regression")
-    task = pfl.regression(0, *clients.moments())
-    model = pfl.SplitModel(pfl.mlp((4,), seed=3, units=5), 2, task=task)
-    return clients, model, {"head_solver": "exact", "head_penalty": 0.1}
+    settings = {"head_solver": "exact", "head_penalty": 0.1}
+    return clients_of("regression"), model_of("regression"), settings
 
 
 def sequences():
@@ -87,22 +88,21 @@ def sequences():
     return clients, pfl.SplitModel(body, 3), {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("made", "statistics"),
     [
-        thorough(quantities, ("root_mean_squared_error", "mean_absolute_error", "r_squared")),
-        thorough(sequences, ("accuracy", "perplexity")),
+        (quantities, ("root_mean_squared_error", "mean_absolute_error", "r_squared")),
+        (sequences, ("accuracy", "perplexity")),
     ],
 )
 def test_other_tasks_are_learnt_as_in_a_simulation(made, statistics):
     clients, model, settings = made()
     algorithm = pfl.build_algorithm("pflego", model, **settings)
     training, _ = trained(process_of(algorithm, clients, train_metrics=True), clients)
-    with Simulation(algorithm, clients, PARTICIPATION, "in_process", SEED) as simulation:
-        for _ in range(ROUNDS):
-            simulation.run_round()
-        assert_close(training.state.server, simulation.server_state)
-        expected = simulation.evaluate().metrics()
+    simulation = simulated(algorithm, clients)
+    assert_close(training.state.server, simulation.server_state)
+    expected = simulation.evaluate().metrics()
     of_all = training.evaluate().of_all["personalized"]
     for name in statistics:
         np.testing.assert_allclose(of_all[name], expected[f"test_{name}/example_mean"], rtol=1e-5)
@@ -117,37 +117,14 @@ def test_a_method_with_two_groups_of_participants_is_refused(tiny_model, tiny_cl
             process_of(build(name, tiny_model), tiny_clients)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"num_clients": 0}, "`num_clients` must be at least 1; got 0"),
-        ({"clients_per_round": 4}, "`clients_per_round` must be at most 3; got 4"),
-        ({"data_spec": (tf.TensorSpec([None, 5]), None)}, r"`data_spec` must have .* float32"),
-        ({"data_spec": 3}, r"`data_spec` must have .*; got 3\. Make it"),
-        ({"aggregator_returns": "median"}, "`aggregator_returns` must be one of mean, sum"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_what_does_not_fit_is_refused(changed, message, tiny_model, tiny_clients):
-    arguments = {
-        "algorithm": build("pflego", tiny_model),
-        "data_spec": pfl_tff.data_spec(tiny_clients),
-        "num_clients": 3,
-        "clients_per_round": 2,
-    }
-    with pytest.raises(ValueError, match=message):
-        pfl_tff.build_process(**arguments | changed)
-
-
 @pytest.mark.thorough
 def test_datasets_of_batches_give_the_same(pflego, tiny_clients):
     """A participant's examples may also come as a `tf.data.Dataset`."""
-    whole, training = pflego
+    whole, *_, inputs = pflego
     datasets = pfl_tff.to_client_data(tiny_clients, batch_size=2)
     spec = tf.data.DatasetSpec(datasets.element_type_structure)
     rate = PARTICIPATION.federation.mean_clients_per_round
     batched = pfl_tff.build_process(whole.algorithm, spec, num_clients=3, clients_per_round=rate)
-    inputs = training.inputs(range(3), "client", 1)
     of_datasets = [
         one._replace(data=datasets.create_tf_dataset_for_client(name))
         for one, name in zip(inputs, datasets.client_ids, strict=True)
@@ -162,11 +139,8 @@ def test_datasets_of_batches_give_the_same(pflego, tiny_clients):
 
 def test_each_step_can_be_called_alone(pflego):
     """One round of PFLEGO by hand, from its broadcast to the step of the server."""
-    process, training = pflego
-    (steps,) = process.exchanges
-    inputs = training.inputs([0, 2], "client", 1)
-    state = process.initialize()
-    heads = process.initialize_clients(state, inputs)
+    process, state, heads, inputs = pflego
+    (steps,), heads, inputs = process.exchanges, heads[::2], inputs[::2]
     theta = steps.broadcast(state.server, 1)
     results = [
         steps.client_work(theta, (), head, one, 1) for head, one in zip(heads, inputs, strict=True)
@@ -183,10 +157,7 @@ def test_each_step_can_be_called_alone(pflego):
 
 def test_what_is_not_finite_does_not_count(pflego):
     """The client keeps its state, and the round is that of the others."""
-    process, training = pflego
-    inputs = training.inputs([0, 1, 2], "client", 1)
-    state = process.initialize()
-    heads = process.initialize_clients(state, inputs)
+    process, state, heads, inputs = pflego
     broken = inputs[1].data._replace(examples=inputs[1].data.examples * np.float32(np.nan))
     bad = [inputs[0], inputs[1]._replace(data=broken), inputs[2]]
     without = process.next(state, [heads[0], heads[2]], [inputs[0], inputs[2]])
@@ -205,9 +176,7 @@ def test_the_evaluation_is_that_of_the_simulation(tiny_model, tiny_clients):
     training = pfl_tff.Training(process, tiny_clients, everyone, SEED)
     metrics = training.run_round()["client_work"]["train"]
     of_clients, of_all = training.evaluate()
-    with Simulation(algorithm, tiny_clients, everyone, "in_process", SEED) as simulation:
-        simulation.run_round()
-        expected = simulation.evaluate_all()
+    expected = simulated(algorithm, tiny_clients, everyone, 1).evaluate_all()
     for name, one in expected.items():
         hits, sizes = one.test_hits, one.test_examples
         np.testing.assert_allclose([c[name]["accuracy"] for c in of_clients], hits / sizes)
@@ -215,3 +184,84 @@ def test_the_evaluation_is_that_of_the_simulation(tiny_model, tiny_clients):
     # What participants would predict with after a round, as they will be served with the rest.
     assert metrics["examples"] == len(tiny_clients.train.labels)
     assert np.isfinite(metrics["loss"])
+
+
+# In full batches nothing is drawn, for which a learning process knows clients by their data alone.
+WHOLE = {"batch_size": 0, "local_epochs": 2}
+KEEP_NOTHING = {"fedavg": WHOLE, "fedrecon": {"local_steps": 3, "head_start": "anew"}}
+
+
+@pytest.fixture(scope="module")
+def global_clients(tiny_clients):
+    """The clients with global labels, as a learning process knows them."""
+    return type(tiny_clients)(tiny_clients.train, tiny_clients.test, [3, 3, 3], "global")
+
+
+def learning_process(algorithm, clients):
+    dataset = pfl_tff.to_client_data(clients, batch_size=2).create_tf_dataset_for_client("0")
+    spec, num_examples = tf.data.DatasetSpec(dataset.element_spec), len(clients.train.labels)
+    drawn = {"num_clients": 3, "clients_per_round": 2}
+    return pfl_tff.build_learning_process(algorithm, spec, num_examples=num_examples, **drawn)
+
+
+def driven(process, clients, directory, rounds):
+    """Returns the last state that TFF's program loop has released."""
+    released = tff.program.MemoryReleaseManager()
+    context = tff.backends.native.create_async_local_cpp_execution_context()
+    with tff.framework.get_context_stack().install(tff.program.NativeFederatedContext(context)):
+        asyncio.run(
+            tff.learning.programs.train_model(
+                train_process=process,
+                train_data_source=pfl_tff.ClientsSource(clients, TWO, SEED, batch_size=2),
+                train_per_round_clients=2,
+                train_total_rounds=rounds,
+                program_state_manager=tff.program.FileProgramStateManager(directory),
+                model_output_manager=released,
+                evaluation_manager=None,
+                evaluation_periodicity=1,
+            )
+        )
+    return released.values()[f"training_checkpoint_round_{rounds}"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(KEEP_NOTHING))
+def test_tffs_loop_trains_as_a_simulation_and_resumes(name, tmp_path, tiny_model, global_clients):
+    """From its checkpoint after two rounds it goes on to the weights of four rounds."""
+    algorithm = build_method(name, tiny_model, **KEEP_NOTHING[name])
+    process = learning_process(algorithm, global_clients)
+    driven(process, global_clients, tmp_path / "resumed", 2)
+    resumed = driven(process, global_clients, tmp_path / "resumed", 4)
+    assert resumed.round_number == 5
+    if name == "fedrecon":  # Its heads begin at random.
+        assert_close(resumed, driven(process, global_clients, tmp_path / "in one", 4))
+    else:
+        simulation = simulated(algorithm, global_clients, TWO, 4)
+        assert_close(resumed.server, simulation.server_state)
+
+
+def test_a_checkpoint_needs_its_clients(global_clients):
+    source = pfl_tff.ClientsSource(global_clients, TWO, SEED)
+    iterator = source.iterator()
+    iterator.select(2)
+    again = type(iterator).from_bytes(iterator.to_bytes())
+    for a, b in zip(again.select(2), iterator.select(2), strict=True):
+        assert_close(list(a.as_numpy_iterator()), list(b.as_numpy_iterator()))
+    with pytest.raises(ValueError, match="must be read with its clients"):
+        type(iterator).from_bytes(bytes(16) + iterator.to_bytes()[16:])
+
+
+def test_the_weights_of_the_model_are_told_and_set(tiny_model, global_clients):
+    """In the form that TFF's learning processes share."""
+    process = learning_process(build_method("fedavg", tiny_model, **WHOLE), global_clients)
+    state = process.initialize()
+    weights = process.get_model_weights(state)
+    assert_close(weights.trainable, tf.nest.flatten(state.server.weights))
+    doubled = weights._replace(trainable=[2 * leaf for leaf in weights.trainable])
+    again = process.get_model_weights(process.set_model_weights(state, doubled))
+    assert_close(again.trainable, doubled.trainable)
+
+
+def test_a_method_that_keeps_something_at_clients_is_refused(tiny_model, global_clients):
+    with pytest.raises(ValueError, match="must keep nothing at clients"):
+        learning_process(build_method("pflego", tiny_model), global_clients)

@@ -14,9 +14,16 @@ tff = pytest.importorskip("tensorflow_federated", reason="TensorFlow Federated i
 NAMES = ("a", "b", "c")
 
 
-def client_data(clients, split, change=lambda dataset: dataset):
+def by_name(split):
+    return {
+        name: tf.data.Dataset.from_tensor_slices(split.of(client))
+        for client, name in enumerate(NAMES)
+    }
+
+
+def client_data(split, change=lambda dataset: dataset):
     def dataset(name):
-        return change(tf.data.Dataset.from_tensor_slices(split.of(NAMES.index(name))))
+        return change(by_name(split)[name])
 
     return tff.simulation.datasets.ClientData.from_clients_and_tf_fn(list(NAMES), dataset)
 
@@ -25,40 +32,26 @@ def as_dictionary(x, y):
     return collections.OrderedDict(label=y, pixels=x)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda dataset: dataset,
-        lambda dataset: dataset.map(as_dictionary),
-        lambda dataset: dataset.batch(2),
-    ],
-    ids=["pairs", "dictionaries", "batches"],
-)
-def test_tffs_clients_are_those_of_the_arrays(change, tiny_clients):
-    """With their names, and with the examples in a file."""
+FORMS = {
+    "pairs": client_data,
+    "dictionaries": lambda split: client_data(split, lambda dataset: dataset.map(as_dictionary)),
+    "batches": lambda split: client_data(split, lambda dataset: dataset.batch(2)),
+    "datasets by name": by_name,
+    "datasets in a list": lambda split: list(by_name(split).values()),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tffs_clients_are_those_of_the_arrays(form, tiny_clients):
+    """With their names, where they have some, and with the examples in a file."""
     splits = (tiny_clients.train, tiny_clients.test)
-    clients = pfl.from_tff(*(client_data(tiny_clients, split, change) for split in splits))
+    clients = pfl.from_tff(*map(FORMS[form], splits))
     expected = pfl.from_arrays(
         *({name: split.of(client) for client, name in enumerate(NAMES)} for split in splits)
     )
-    assert clients.client_names == NAMES
+    assert clients.client_names == (None if "list" in form else NAMES)
     np.testing.assert_array_equal(clients.fingerprints, expected.fingerprints)
     assert file_arrays.file_of(clients.train.examples) is not None
-
-
-def test_datasets_by_name_or_in_a_list_are_clients(tiny_clients):
-    splits = [
-        [tf.data.Dataset.from_tensor_slices(split.of(client)) for client in range(len(NAMES))]
-        for split in (tiny_clients.train, tiny_clients.test)
-    ]
-    expected = pfl.from_tff(
-        *(client_data(tiny_clients, split) for split in (tiny_clients.train, tiny_clients.test))
-    )
-    by_name = pfl.from_tff(*(dict(zip(NAMES, split, strict=True)) for split in splits))
-    listed = pfl.from_tff(*splits)
-    assert (by_name.client_names, listed.client_names) == (NAMES, None)
-    for clients in (by_name, listed):
-        np.testing.assert_array_equal(clients.fingerprints, expected.fingerprints)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -72,12 +65,12 @@ def test_the_way_back_gives_the_same_clients(split, tiny_clients):
 
 
 def test_other_things_are_refused(tiny_clients):
-    good = client_data(tiny_clients, tiny_clients.train)
+    good = client_data(tiny_clients.train)
     with pytest.raises(TypeError, match=r"a dictionary or list of `tf\.data\.Dataset`; got int"):
         pfl.from_tff(good, 3)
     with pytest.raises(TypeError, match=r"client 0 of `test` must have a `tf\.data\.Dataset`"):
         pfl.from_tff(good, [3])
     for change in (lambda x, y: (x, y, y), lambda x, y: {"x": x, "z": y}):
-        bad = client_data(tiny_clients, tiny_clients.test, lambda d, change=change: d.map(change))
+        bad = client_data(tiny_clients.test, lambda d, change=change: d.map(change))
         with pytest.raises(TypeError, match=r"an element of `test` must be a pair"):
             pfl.from_tff(good, bad)

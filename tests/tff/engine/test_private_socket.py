@@ -1,5 +1,6 @@
 """Nobody but the program reaches its worker; where that cannot be had, a line says so."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -65,16 +66,13 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_is_refused_while_the_worker_starts(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")  # which is open to all, and a short path
-    private = PrivateSocket()
-    path = private.address.removeprefix("unix:")
-    directory = os.readlink(os.path.dirname(path))
-    try:
+    with contextlib.closing(PrivateSocket()) as private:
+        path = private.address.removeprefix("unix:")
+        directory = os.readlink(os.path.dirname(path))
         assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
         for tried in (f"{directory}/{path.split('/')[-1]}", path.replace("self", f"{os.getpid()}")):
             assert connect_as_nobody(tried) == errno.EACCES
             assert socket.socket(socket.AF_UNIX).connect_ex(tried) == 0
-    finally:
-        private.close()
     assert not os.path.exists(directory)
 
 
@@ -90,20 +88,13 @@ try:
 except OSError as error:
     print(error.errno)
 """
-    private = PrivateSocket()
     command = [sys.executable, "-c", child_source]
-    try:
-        child = subprocess.Popen(
-            launcher.command_of(command, private.listener_to),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            pass_fds=[private.listener_to],
-        )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with contextlib.closing(PrivateSocket()) as private:
+        started = launcher.command_of(command, private.listener_to)
+        child = subprocess.Popen(started, pass_fds=[private.listener_to], **pipes)
         while not private.answer(0.1):
             assert child.poll() is None
-    finally:
-        private.close()
     assert child.stdout.readline().strip() == str(int(socket.AF_UNIX))
     assert child.communicate("\n", timeout=DEADLINE_SECONDS)[0].strip() == str(errno.ENOSYS)
 
@@ -138,9 +129,8 @@ def test_no_two_addresses_are_the_same():
     """GRPC would let the second worker's channel use the connection to the first worker."""
     addresses = []
     for _ in range(2):
-        private = PrivateSocket()
-        addresses.append(private.address)
-        private.close()
+        with contextlib.closing(PrivateSocket()) as private:
+            addresses.append(private.address)
     assert os.path.dirname(addresses[0]) == os.path.dirname(addresses[1])
     assert addresses[0] != addresses[1]
 

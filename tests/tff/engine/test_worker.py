@@ -5,6 +5,7 @@ import ctypes
 import gc
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -16,10 +17,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import built, make_clients
 from tests.resources import is_running, wait_until_gone
+from tf_pflego import models
+from tf_pflego.core.participation import Participation
+from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.tff.engine import launcher
 
 tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+from tf_pflego.tff.engine import context  # noqa: E402 (It needs TFF.)
 
 PROGRAM = """
 import ctypes, os, struct, sys
@@ -95,6 +101,14 @@ def listening_ports(pid):
     return ports
 
 
+def wait_until(holds):
+    """Waits until a function returns what is true."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def knows_notifications():
     """Whether the kernel knows the action of a filter by which private sockets work."""
     action, seccomp, get_action_available = ctypes.c_uint32(0x7FC00000), 317, 2
@@ -102,6 +116,7 @@ def knows_notifications():
     return ctypes.CDLL(None).syscall(*call) == 0
 
 
+@pytest.mark.thorough
 def test_a_worker_listens_on_no_port_and_at_no_path_and_kill_9_leaves_nothing(tmp_path):
     """A program without privileges can have that, and no long path or proxy is in its way.
 
@@ -171,8 +186,6 @@ def test_a_worker_whose_program_has_ended_already_does_not_start(tmp_path):
 
 
 def test_functions_reach_the_worker_as_they_are():
-    from tf_pflego.tff.engine import context
-
     @tf.function(experimental_attributes={"_noinline": True})
     def twice(x):
         return 2.0 * x
@@ -189,20 +202,12 @@ def test_functions_reach_the_worker_as_they_are():
 
 @pytest.mark.thorough
 def test_worker_memory_stays_flat_when_the_cohort_varies(tiny_model):
-    from tests.conftest import make_clients
-    from tf_pflego import algorithms
-    from tf_pflego.core.participation import Participation
-    from tf_pflego.simulation.simulation import Simulation
-
     data = make_clients((4,) * 30, (2,) * 30, (2,) * 30)
-    algorithm = algorithms.build("pflego", tiny_model, local_steps=2)
+    algorithm = built("pflego", tiny_model, local_steps=2)
 
     def resident_megabytes(pid):
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
-        return (
-            next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
-            / 1024
-        )
+        return int(re.search(r"VmRSS:\s*(\d+) kB", status)[1]) / 1024
 
     with Simulation(algorithm, data, Participation(30, 12, "binomial"), "tff") as simulation:
         sizes, memory = set(), []
@@ -221,15 +226,8 @@ def test_closed_simulations_leave_nothing(tiny_model, tiny_clients):
 
     The second algorithm's messages go through files.
     """
-    from tf_pflego import algorithms, models
-    from tf_pflego.core.participation import Participation
-    from tf_pflego.simulation.simulation import Simulation
-
     large = models.SplitModel(models.mlp((4,), seed=3, units=20_000), num_outputs=3, seed=3)
-    kinds = [
-        algorithms.build("pflego", tiny_model, local_steps=2),
-        algorithms.build("ditto", large, batch_size=0),
-    ]
+    kinds = built("pflego", tiny_model, local_steps=2), built("ditto", large, batch_size=0)
 
     def used():
         return len(os.listdir("/proc/self/fd")), threading.active_count()
@@ -246,11 +244,7 @@ def test_closed_simulations_leave_nothing(tiny_model, tiny_clients):
         simulate()
         before = used()
         simulate()
-        simulate()
         # gRPC closes its descriptors in a thread of its own.
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while any(now > then for now, then in zip(used(), before, strict=True)):
-            assert time.monotonic() < deadline, (before, used())
-            time.sleep(0.1)
+        wait_until(lambda: all(now <= then for now, then in zip(used(), before, strict=True)))
     finally:
         gc.enable()

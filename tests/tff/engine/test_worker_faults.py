@@ -22,9 +22,14 @@ import tensorflow as tf
 from tests.algorithms.everything import build_everything
 from tests.algorithms.test_contract import whole_state
 from tests.comparison import assert_identical
+from tests.conftest import built
 from tests.resources import is_running, wait_until_gone
-from tests.tff.engine.test_worker import DEADLINE_SECONDS
-from tf_pflego import algorithms
+from tests.tff.engine.test_worker import (
+    DEADLINE_SECONDS,
+    knows_notifications,
+    listening_ports,
+    wait_until,
+)
 from tf_pflego.core import nests
 from tf_pflego.core.participation import Participation
 from tf_pflego.engines import WorkerError
@@ -74,10 +79,7 @@ def run(model, clients, directory, faults=(), max_restarts=1):
 
         def injure():
             for left, fault in zip(reversed(range(len(faults))), faults, strict=True):
-                until = time.monotonic() + DEADLINE_SECONDS
-                while not waits.exists():
-                    assert time.monotonic() < until
-                    time.sleep(0.01)
+                wait_until(waits.exists)
                 waits.unlink()
                 held_back.write_text("wait" if left else "1")
                 outbox.joinpath("left").touch()
@@ -120,15 +122,9 @@ def undisturbed(tiny_model, tiny_clients, tmp_path_factory):
 # How a worker fails does not depend on the way of its messages, nor what is said of it.
 @pytest.mark.thorough
 @pytest.mark.parametrize("through_files", [False, True], ids=["messages", "files"])
+@pytest.mark.usefixtures("temporary")
 def test_a_worker_that_fails_in_an_exchange_changes_no_bit(
-    through_files,
-    undisturbed,
-    tiny_model,
-    tiny_clients,
-    temporary,
-    tmp_path,
-    monkeypatch,
-    told,
+    through_files, undisturbed, tiny_model, tiny_clients, tmp_path, monkeypatch, told
 ):
     faults = {
         signal.SIGKILL: "was killed by SIGKILL, as when memory runs out",
@@ -167,13 +163,15 @@ def told(capfd, caplog):
     return messages
 
 
+def simulation_of(model, clients, max_restarts):
+    algorithm, drawn = built("pflego", model, local_steps=2), Participation(3, 2)
+    return Simulation(algorithm, clients, drawn, "tff", max_restarts=max_restarts)
+
+
 @pytest.mark.thorough
 def test_restarts_are_counted_for_each_exchange(tiny_model, tiny_clients, told):
     """A worker may fail in every round of a long run, if the next one does not fail there too."""
-    algorithm = algorithms.build("pflego", tiny_model, local_steps=2)
-    with Simulation(
-        algorithm, tiny_clients, Participation(3, 2), "tff", max_restarts=1
-    ) as simulation:
+    with simulation_of(tiny_model, tiny_clients, max_restarts=1) as simulation:
         for _ in range(3):
             os.kill(simulation._engine.worker.pid, signal.SIGKILL)
             simulation.run_round()
@@ -181,14 +179,15 @@ def test_restarts_are_counted_for_each_exchange(tiny_model, tiny_clients, told):
 
 
 def test_without_restarts_a_worker_that_ends_ends_the_round(tiny_model, tiny_clients, told):
-    """Nothing has moved then, and the next round may be tried again."""
-    algorithm = algorithms.build("pflego", tiny_model, local_steps=2)
-    with Simulation(
-        algorithm, tiny_clients, Participation(3, 2), "tff", max_restarts=0
-    ) as simulation:
+    """Nothing has moved then, and the next round may be tried again.
+
+    It listens on no port, where the kernel allows that.
+    """
+    with simulation_of(tiny_model, tiny_clients, max_restarts=0) as simulation:
         simulation.run_round()
-        before = whole_state(simulation)
-        os.kill(simulation._engine.worker.pid, signal.SIGKILL)
+        before, worker = whole_state(simulation), simulation._engine.worker.pid
+        assert (listening_ports(worker) == []) == knows_notifications()
+        os.kill(worker, signal.SIGKILL)
         with pytest.raises(WorkerError, match=r"killed by SIGKILL, .* this exchange: 0"):
             simulation.run_round()
         assert_identical(whole_state(simulation), before)
@@ -201,7 +200,7 @@ def test_without_restarts_a_worker_that_ends_ends_the_round(tiny_model, tiny_cli
 def test_an_exchange_that_crashes_every_worker_ends_the_run(
     tiny_model, tiny_clients, temporary, told
 ):
-    algorithm = algorithms.build("pflego", tiny_model, local_steps=2)
+    algorithm = built("pflego", tiny_model, local_steps=2)
     (exchange,) = algorithm.exchanges
 
     def abort(message, state, client, round_):
@@ -211,9 +210,8 @@ def test_an_exchange_that_crashes_every_worker_ends_the_run(
     exchanges = (dataclasses.replace(exchange, client_update=abort),)
     algorithm = dataclasses.replace(algorithm, exchanges=exchanges)
     started = time.monotonic()
-    with Simulation(
-        algorithm, tiny_clients, Participation(3, 2), "tff", max_restarts=2
-    ) as simulation:
+    drawn = Participation(3, 2)
+    with Simulation(algorithm, tiny_clients, drawn, "tff", max_restarts=2) as simulation:
         before = whole_state(simulation)
         with pytest.raises(WorkerError, match=r"killed by SIGABRT \(.*exchange: 2\)") as why:
             simulation.run_round()
@@ -238,14 +236,6 @@ def child(program):
         process.communicate()
 
 
-def sleeps(process):
-    """Waits until a child sleeps that is about to do so, for ever."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not watch._sleeps(process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def look(own, awaited):
     """What the watch finds in some looks, beside those that show that all is well."""
     return {own.look(awaited) for _ in range(8)} - {None}
@@ -258,20 +248,18 @@ def impatient(monkeypatch):
 
 def test_who_sleeps_when_it_owes_an_answer_is_silent(impatient):
     with child("import time; time.sleep(600)") as (own, process):
-        sleeps(process)
+        wait_until(lambda: watch._sleeps(process.pid))
         assert look(own, None) == set()  # It owes none.
         assert {own.look(object()) for _ in range(8)} == {None}  # It answers.
         assert look(own, object()) == {"slept for 2 seconds without an answer"}
 
 
-def test_who_works_is_not_silent(impatient):
-    with child("\nwhile True: pass") as (own, _):
-        assert look(own, object()) == set()
+IN_A_THREAD = "import threading, time; threading.Thread(target=work).start(); time.sleep(600)"
 
 
-def test_who_sleeps_in_one_thread_and_works_in_another_is_not_silent(impatient):
-    work = "import threading, time; threading.Thread(target=work).start(); time.sleep(600)"
-    with child(f"\ndef work():\n  while True: pass\n{work}") as (own, _):
+@pytest.mark.parametrize("last", ["work()", IN_A_THREAD], ids=["alone", "beside one that sleeps"])
+def test_a_thread_that_works_is_not_silent(last, impatient):
+    with child(f"\ndef work():\n  while True: pass\n{last}") as (own, _):
         assert look(own, object()) == set()
 
 
