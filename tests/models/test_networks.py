@@ -38,7 +38,6 @@ def test_the_seed_determines_the_weights(name):
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("resnet", IMAGE, "`network` must be one of mlp, .*; got 'resnet'"),
         ("cnn_fedavg", (64,), r"cnn_fedavg needs images \[height, .*; got examples of shape \(64,"),
         ("cnn_pgfed", (8, 8, 1), r"cnn_pgfed needs larger images, .*; got \(8, 8, 1\)"),
     ],
