@@ -18,18 +18,14 @@ def test_nobody_has_the_shapes_and_no_rows():
     assert nobody.kept["count"].shape == [0] and nobody.kept["count"].dtype == tf.int32
 
 
-def test_values_by_client():
+def test_values_by_client_and_columns_of_the_members():
     values = tf.constant([0.1, 0.3, 0.4]), COHORT.kept["count"]
     first, second = COHORT.by_client(values, NUM_CLIENTS)
     np.testing.assert_allclose(first, [0, 0.1, 0, 0.3, 0.4, 0])
     np.testing.assert_array_equal(second, [0, 7, 0, 8, 9, 0])
     nobody = LastCohort.nobody(tf.zeros([]))
     np.testing.assert_array_equal(nobody.by_client(nobody.kept, 3), np.zeros(3))
-
-
-def test_columns_of_the_members():
-    matrix = tf.reshape(tf.range(36.0), [6, 6])
-    rows = tf.gather(matrix, [5, 2])
+    rows = tf.gather(tf.reshape(tf.range(36.0), [6, 6]), [5, 2])
     np.testing.assert_array_equal(COHORT.columns(rows), [[31, 33, 34], [13, 15, 16]])
 
 

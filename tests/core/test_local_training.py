@@ -110,13 +110,10 @@ def test_wrong_work_is_refused(work):
         PlainMiniBatches(work=work)
 
 
-def test_mini_batches_without_momentum_take_plain_steps():
+def test_mini_batches_without_momentum_take_plain_steps_and_no_epoch_none():
     config = PlainMiniBatches(local_epochs=2, batch_size=4, client_learning_rate=0.25)
     loss = lambda w, batch: 2.0 * w  # noqa: E731
     assert float(config.minimize(loss, tf.constant(0.0), client_of())) == -2.0  # In four steps.
-
-
-def test_no_epoch_returns_the_start():
     start = tf.constant([1.0, 2.0])
     assert over_batches(None, start, client_of(), 0) is start
 
