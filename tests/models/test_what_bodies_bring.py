@@ -11,7 +11,6 @@ from tests.comparison import assert_identical
 from tests.conftest import build_method
 
 layers = tf.keras.layers
-EXAMPLES = tf.keras.Input((4,))
 
 
 class AddsLoss(layers.Layer):
@@ -20,9 +19,8 @@ class AddsLoss(layers.Layer):
         return inputs
 
 
-def nested():
-    inner = tf.keras.Sequential([tf.keras.Input((4,)), layers.Dense(3, kernel_regularizer="l2")])
-    return tf.keras.Model(EXAMPLES, layers.Dense(2)(inner(EXAMPLES)))
+def of_four(*parts):
+    return tf.keras.Sequential([tf.keras.Input((4,)), *parts])
 
 
 @pytest.mark.parametrize(
@@ -32,21 +30,19 @@ def nested():
         (layers.Dense(3, bias_regularizer="l1"), "has bias_regularizer"),
         (layers.Dense(3, activity_regularizer="l2"), "has activity_regularizer"),
         (tf.keras.Sequential([layers.Dense(3), AddsLoss()]), "no losses of its own. Methods"),
-        (nested, "has kernel_regularizer"),
+        (of_four(layers.Dense(3, kernel_regularizer="l2")), "has kernel_regularizer"),
         (layers.Dense(3, kernel_constraint="non_neg"), "kernel.* has one .*NonNeg"),
         (layers.Dense(3, bias_constraint=tf.keras.constraints.MaxNorm(1)), "bias.* has one"),
     ],
 )
 def test_losses_and_constraints_are_refused(body, said):
-    built = nested() if body is nested else tf.keras.Sequential([tf.keras.Input((4,)), body])
     with pytest.raises(ValueError, match=said):
-        pfl.SplitModel(built, 2)
+        pfl.SplitModel(of_four(body), 2)
 
 
 def test_the_regularizer_of_a_frozen_layer_is_no_loss():
     frozen = layers.Dense(3, kernel_regularizer="l2", trainable=False)
-    body = tf.keras.Sequential([tf.keras.Input((4,)), frozen, layers.Dense(2)])
-    assert pfl.SplitModel(body, 2).num_features == 2
+    assert pfl.SplitModel(of_four(frozen, layers.Dense(2)), 2).num_features == 2
 
 
 def two_columns():
