@@ -18,34 +18,25 @@ def test_nobody_has_the_shapes_and_no_rows():
     assert nobody.kept["count"].shape == [0] and nobody.kept["count"].dtype == tf.int32
 
 
-def test_values_by_client():
+def test_values_by_client_and_columns_of_the_members():
     values = tf.constant([0.1, 0.3, 0.4]), COHORT.kept["count"]
     first, second = COHORT.by_client(values, NUM_CLIENTS)
     np.testing.assert_allclose(first, [0, 0.1, 0, 0.3, 0.4, 0])
     np.testing.assert_array_equal(second, [0, 7, 0, 8, 9, 0])
     nobody = LastCohort.nobody(tf.zeros([]))
     np.testing.assert_array_equal(nobody.by_client(nobody.kept, 3), np.zeros(3))
-
-
-def test_columns_of_the_members():
-    matrix = tf.reshape(tf.range(36.0), [6, 6])
-    rows = tf.gather(matrix, [5, 2])
+    rows = tf.gather(tf.reshape(tf.range(36.0), [6, 6]), [5, 2])
     np.testing.assert_array_equal(COHORT.columns(rows), [[31, 33, 34], [13, 15, 16]])
 
 
-def test_those_with_the_largest_scores_in_their_order():
-    scores = tf.constant([[0.5, -1.0, 2.0], [0.0, 0.0, 0.0]])
-    chosen = last_cohort.with_largest(COHORT, scores, tf.constant([0, 2], tf.int64), count=2)
-    np.testing.assert_array_equal(chosen.ids, [[4, 1], [1, 3]])
-    np.testing.assert_array_equal(chosen.present, np.ones([2, 2]))
-    np.testing.assert_array_equal(chosen.kept["count"], [[9, 7], [7, 8]])
+def test_those_with_the_largest_scores_in_their_order_and_nobody_itself():
+    scores = tf.constant([[0.5, -1.0, 2.0], [0.0, 0.0, 0.0], [0.5, 9.0, 2.0], [1.0, -2.0, -1.0]])
+    ids = tf.constant([0, 2, 3, 1], tf.int64)  # The latter two are in the cohort.
+    chosen = last_cohort.with_largest(COHORT, scores, ids, count=2)
+    np.testing.assert_array_equal(chosen.ids, [[4, 1], [1, 3], [4, 1], [4, 3]])
+    np.testing.assert_array_equal(chosen.present, np.ones([4, 2]))
+    np.testing.assert_array_equal(chosen.kept["count"][:2], [[9, 7], [7, 8]])
     np.testing.assert_array_equal(chosen.kept["row"][0], [[4, 40], [1, 10]])
-
-
-def test_no_client_is_given_itself_even_with_the_largest_score():
-    scores = tf.constant([[0.5, 9.0, 2.0], [1.0, -2.0, -1.0]])
-    chosen = last_cohort.with_largest(COHORT, scores, tf.constant([3, 1], tf.int64), count=2)
-    np.testing.assert_array_equal(chosen.ids, [[4, 1], [4, 3]])
 
 
 def test_too_few_members_leave_zeros():

@@ -14,7 +14,6 @@ from tf_pflego.core.local_training import (
     over_batches,
     shuffled,
     take,
-    value_and_gradient,
 )
 
 SIZE = 7
@@ -22,15 +21,8 @@ SIZE = 7
 
 def client_of(seed=3, size=SIZE):
     numbers = tf.range(size)
-    examples = tf.cast(numbers, tf.float32)[:, None]
-    return Client(
-        examples,
-        numbers,
-        tf.constant(size),
-        tf.constant([0, 1]),
-        tf.constant(1.0),
-        tf.constant([seed, 1]),
-    )
+    examples, about = tf.cast(numbers, tf.float32)[:, None], (tf.constant([0, 1]), tf.constant(1.0))
+    return Client(examples, numbers, tf.constant(size), *about, tf.constant([seed, 1]))
 
 
 def seen(epochs, batch_size, client=None, stream=0, drop_last_batch=False, call=lambda f: f()):
@@ -118,13 +110,10 @@ def test_wrong_work_is_refused(work):
         PlainMiniBatches(work=work)
 
 
-def test_mini_batches_without_momentum_take_plain_steps():
+def test_mini_batches_without_momentum_take_plain_steps_and_no_epoch_none():
     config = PlainMiniBatches(local_epochs=2, batch_size=4, client_learning_rate=0.25)
     loss = lambda w, batch: 2.0 * w  # noqa: E731
     assert float(config.minimize(loss, tf.constant(0.0), client_of())) == -2.0  # In four steps.
-
-
-def test_no_epoch_returns_the_start():
     start = tf.constant([1.0, 2.0])
     assert over_batches(None, start, client_of(), 0) is start
 
@@ -138,26 +127,21 @@ def test_a_batch_has_the_examples_of_its_labels():
 
 @pytest.mark.parametrize(("size", "held_out"), [(7, 2), (8, 2), (3, 1), (2, 1)])
 def test_a_part_of_the_examples_is_held_out(size, held_out):
-    parts = [hold_out(client_of(size=size), 0.3, tf.constant([0, 1])) for _ in range(2)]
-    training, validation = parts[0]
+    training, validation = hold_out(client_of(size=size), 0.3, tf.constant([0, 1]))
     assert int(validation.num_examples) == len(validation.labels) == held_out
     assert int(training.num_examples) == size - held_out
     assert sorted([*training.labels.numpy(), *validation.labels.numpy()]) == list(range(size))
-    np.testing.assert_array_equal(validation.labels, parts[1][1].labels)
 
 
-def test_the_part_that_is_held_out_follows_the_seed_alone():
+def test_the_part_that_is_held_out_follows_the_seed_alone_and_an_only_example_is_in_both():
     labels = [
         hold_out(client_of(seed=seed, size=50), 0.2, tf.constant([0, k]))[1].labels.numpy()
         for seed, k in ((3, 0), (4, 0), (3, 1))
     ]
     np.testing.assert_array_equal(labels[0], labels[1])
     assert (labels[0] != labels[2]).any()
-
-
-def test_an_only_example_is_in_both_parts():
-    training, validation = hold_out(client_of(size=1), 0.2, tf.constant([0, 1]))
-    assert training.labels.numpy().tolist() == validation.labels.numpy().tolist() == [0]
+    parts = hold_out(client_of(size=1), 0.2, tf.constant([0, 1]))
+    assert [part.labels.numpy().tolist() for part in parts] == [[0], [0]]
 
 
 @pytest.mark.parametrize(
@@ -175,13 +159,6 @@ def test_shuffled_is_a_permutation(count):
     np.testing.assert_array_equal(orders[0], orders[1])
     if count == 50:
         assert (orders[0] != orders[2]).any()
-
-
-def test_value_and_gradient():
-    value, gradient = value_and_gradient(
-        lambda w: w["a"] ** 2 + 3 * w["b"], {"a": tf.constant(2.0), "b": tf.constant(5.0)}
-    )
-    assert (float(value), float(gradient["a"]), float(gradient["b"])) == (19, 4, 3)
 
 
 def test_first_order_is_the_tangent():

@@ -76,6 +76,10 @@ def drawn(task, size, rng, ties=False):
     return z, y
 
 
+def tally_of(name, task, clients):
+    return Tally(KNOWN[name], np.stack([sums_of(name, task, *client) for client in clients]))
+
+
 def sums_of(name, task, logits, labels):
     return task.measured(KNOWN[name], tf.constant(logits), tf.constant(labels)).numpy()
 
@@ -90,7 +94,7 @@ def test_the_value_of_a_client_and_of_all_is_that_of_its_definition(name):
     of_task, reference = CASES[name]
     task, rng = task_of(of_task), np.random.default_rng(3)
     clients = [drawn(of_task, size, rng, name == "area_under_roc") for size in SIZES]
-    tally = Tally(KNOWN[name], np.stack([sums_of(name, task, *client) for client in clients]))
+    tally = tally_of(name, task, clients)
     predicted = [task.predicted(tf.constant(z)).numpy().astype(float) for z, _ in clients]
     labels = [y for _, y in clients]
     expected = [reference(*client) for client in zip(predicted, labels, strict=True)]
@@ -104,10 +108,7 @@ def test_the_area_of_all_counts_pairs_of_one_client():
     """Scores of two clients come from two heads. Of classes, each is compared with the others."""
     rng, task = np.random.default_rng(0), task_of("classification")
     clients = [drawn("classification", size, rng, ties=True) for size in SIZES]
-    tally = Tally(
-        KNOWN["area_under_roc"],
-        np.stack([sums_of("area_under_roc", task, *client) for client in clients]),
-    )
+    tally = tally_of("area_under_roc", task, clients)
     areas = [roc_of_pairs(task.predicted(tf.constant(z)).numpy(), y) for z, y in clients]
     np.testing.assert_allclose(tally.of_clients(), areas, rtol=1e-6)
     assert tally.of_all() == pytest.approx(np.average(areas, weights=tally.sums[:, 1]))
@@ -128,8 +129,8 @@ UNDEFINED = {
 @pytest.mark.parametrize("name", UNDEFINED)
 def test_what_is_not_defined_is_no_number(name):
     """Nothing to count, no pair, no label there or predicted, or labels that are all the same."""
-    sums = sums_of(name, task_of(CASES[name][0]), *UNDEFINED[name])
-    assert np.isnan(Tally(KNOWN[name], sums[None]).of_clients()).all()
+    tally = tally_of(name, task_of(CASES[name][0]), [UNDEFINED[name]])
+    assert np.isnan(tally.of_clients()).all()
 
 
 @pytest.mark.parametrize("name", ["accuracy", "perplexity", "macro_f1", "calibration_error"])
@@ -146,6 +147,6 @@ def test_positions_with_a_label_are_examples(name):
 def test_predictions_of_standardised_quantities_are_in_the_units_of_the_labels():
     rng, mean, deviation = np.random.default_rng(2), np.arange(OUTPUTS), np.full(OUTPUTS, 2.0)
     z, y = drawn("regression", 9, rng)
-    sums = sums_of("r_squared", pfl.regression(mean=mean, deviation=deviation), z, y)
+    tally = tally_of("r_squared", pfl.regression(mean=mean, deviation=deviation), [(z, y)])
     expected = metrics.r2_score(y, mean + deviation * z)
-    assert Tally(KNOWN["r_squared"], sums[None]).of_all() == pytest.approx(expected, rel=1e-5)
+    assert tally.of_all() == pytest.approx(expected, rel=1e-5)

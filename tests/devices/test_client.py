@@ -16,7 +16,6 @@ from tf_pflego.runs import build
 
 SMALL = {
     "pflego": ({}, {"local_steps": 3}),
-    "fedrep": ({}, {"local_epochs": 1}),
     "ditto": ({"client_weights": "uniform", "network": "mlp"}, {"local_epochs": 1}),
     "pflego_shared_head": ({"label_space": "global", "class_mask": True}, {"local_steps": 2}),
 }
@@ -69,9 +68,7 @@ def test_it_gives_the_bits_of_a_simulation(method, tmp_path):
         network = half_frozen(tmp_path / "body.keras")
         settings = settings | {"network": str(network)}
     config = config_of(algorithm=method, **settings)
-    of_clients = {
-        name: settings[name] for name in ("label_space", "class_mask") if name in settings
-    }
+    of_clients = {key: settings[key] for key in settings.keys() & {"label_space", "class_mask"}}
     clients = clients_like(uniform="client_weights" in settings, **of_clients)
     definition = Definition.of(config, hyper_parameters, clients)
     definition.save(tmp_path / "definition.json")
@@ -79,11 +76,9 @@ def test_it_gives_the_bits_of_a_simulation(method, tmp_path):
     given = "of a site's own" if network is None else ""
     with pytest.raises(ValueError, match="`network` must be"):
         definition.algorithm(network=given)
-    sites = [
-        Site(definition, number, tmp_path / name, network) for number, name in enumerate(NAMES)
-    ]
-    frozen = [site.resident.algorithm.model.frozen is not None for site in sites]
-    assert frozen == [network is not None] * len(sites)
+    sites = [Site(definition, k, tmp_path / name, network) for k, name in enumerate(NAMES)]
+    for site in sites:
+        assert (site.resident.algorithm.model.frozen is None) == (network is None)
     with build.build_simulation(config, clients, **hyper_parameters) as simulation:
         server = Server(simulation, sites)
         for number in (1, 2):
@@ -111,26 +106,25 @@ def test_it_gives_the_bits_of_a_simulation(method, tmp_path):
                 sent |= server.leaves("start", simulation._engine.states.init_reads)
             facts, arrays = site.ask(sent, ask="evaluate", **about, round=2)
             assert facts == {}
-            site.journal.begin(definition, NAMES[client], site_of(client))
-            with StoredClient(site.journal.path).simulation() as alone:
-                ids = np.zeros(1, np.int64)
-                of_directory = flat(
-                    alone._engine.evaluate(
-                        ids, alone._evaluation_seeds(ids, 2), True, alone.server_state
-                    )
-                )
-                assert alone.round_number == 2
             for name, rows in expected.items():
                 np.testing.assert_array_equal(arrays[name], rows[client])
-                if server.numbers[client]:  # The others have no model of their own yet.
-                    np.testing.assert_array_equal(of_directory[name], rows[[client]])
+        # So it is alone, from the directory of one that has taken part.
+        client = next(client for client, number in enumerate(server.numbers) if number)
+        sites[client].journal.begin(definition, NAMES[client], site_of(client))
+        with StoredClient(sites[client].journal.path).simulation() as alone:
+            ids = np.zeros(1, np.int64)
+            told = ids, alone._evaluation_seeds(ids, 2), True, alone.server_state
+            for name, rows in flat(alone._engine.evaluate(*told)).items():
+                np.testing.assert_array_equal(rows, expected[name][[client]])
+            assert alone.round_number == 2
 
 
 def half_frozen(path):
     """Writes a network whose first layer is frozen, and returns its path."""
-    frozen = tf.keras.layers.Dense(5, "tanh", kernel_initializer=tf.keras.initializers.Ones())
+    frozen, trained = (
+        tf.keras.layers.Dense(units, "tanh", kernel_initializer="ones") for units in (5, 4)
+    )
     frozen.trainable = False
-    trained = tf.keras.layers.Dense(4, "tanh", kernel_initializer=tf.keras.initializers.Ones())
     tf.keras.Sequential([tf.keras.Input([3]), frozen, trained]).save(path)
     return path
 

@@ -19,38 +19,35 @@ def same(one, other):
         np.testing.assert_array_equal(other[1][name], array)
 
 
+def written(journal, number, base, oldest=0):
+    journal.write(number, [np.float32(number)], base, oldest)
+    return journal.numbers()
+
+
 def test_states_are_kept_by_their_numbers(tmp_path):
     journal = Journal(tmp_path)
-
-    def write(number, base, oldest=0):
-        journal.write(number, [np.float32(number)], base, oldest)
-        return journal.numbers()
-
     for number, base in ((1, 0), (3, 1), (4, 3)):
-        write(number, base)
-    assert write(5, 3) == [1, 3, 4, 5]  # 4 was taken back.
-    assert write(8, 5, 4) == [3, 4, 5, 8]  # 5 came out of 3, which is the newest up to 4.
-    assert write(5, 3) == [3, 4, 5, 8]  # This request has come late: 8 counts.
-    assert write(9, 8, 5) == [5, 8, 9]
+        written(journal, number, base)
+    assert written(journal, 5, 3) == [1, 3, 4, 5]  # 4 was taken back.
+    assert written(journal, 8, 5, 4) == [3, 4, 5, 8]  # 5 came out of 3, the newest up to 4.
+    assert written(journal, 5, 3) == [3, 4, 5, 8]  # This request has come late: 8 counts.
+    assert written(journal, 9, 8, 5) == [5, 8, 9]
     assert journal.read(5, [np.zeros([], np.float32)]) == [5]
 
 
 def test_no_server_has_a_client_keep_states_without_end(tmp_path):
     journal = Journal(tmp_path)
-    for number in range(1, 105):
-        journal.write(10**9 * number, [np.float32(number)], 0, 0)
-    assert journal.numbers() == [10**9 * number for number in range(5, 105)]
+    held = [written(journal, 10**9 * number, 0) for number in range(1, 105)]
+    assert held[-1] == [10**9 * number for number in range(5, 105)]
 
 
 def test_a_state_that_never_counted_takes_the_place_of_no_other(tmp_path):
     """A client that is late writes one, and the server may go back to what was before."""
     journal = Journal(tmp_path)
     for number, base in ((3, 0), (5, 3), (8, 3)):
-        journal.write(number, [np.float32(number)], base, 0)
-    journal.write(20, [np.float32(20)], 3, 14)
-    assert 3 in journal.numbers()
-    journal.write(21, [np.float32(21)], 20, 15)
-    assert 3 in journal.numbers()
+        written(journal, number, base)
+    assert 3 in written(journal, 20, 3, 14)
+    assert 3 in written(journal, 21, 20, 15)
 
 
 def test_any_request_comes_again_after_a_crash(tmp_path):
@@ -60,8 +57,8 @@ def test_any_request_comes_again_after_a_crash(tmp_path):
     second = exchanged(site, state=1, new=2)
     exchanged(site, state=2, new=3)
     again = Site(two_steps(), 0, tmp_path)
-    same(exchanged(again, state=1, new=2), second)
-    same(exchanged(again, state=1, new=2), second)
+    for _ in range(2):
+        same(exchanged(again, state=1, new=2), second)
 
 
 def test_what_is_torn_or_damaged_is_refused_and_nothing_else(tmp_path):

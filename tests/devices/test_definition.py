@@ -36,37 +36,35 @@ def test_it_is_known_by_all_that_it_says(definition, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "value", "message"),
     [
-        ({"format": 2}, "it is not of the format 1"),
-        ({"version": "0.0.9"}, "it is of '0.0.9'. Install that version"),
-        ({"more": 1}, "unexpected keyword argument 'more'"),
-        ({"settings/algorithm": "own.py:build"}, "`algorithm` must be one of pflego"),
-        ({"settings/output_dir": "/tmp/x"}, "must not have the setting 'output_dir'"),
-        ({"settings/attack": "sign_flip"}, "must not have the setting 'attack'"),
-        ({"settings/label_space": "none"}, "`label_space` must be one of local, global"),
-        ({"settings": []}, "`settings` must be of the class Mapping; got list"),
-        ({"hyper_parameters": []}, "`hyper_parameters` must be of the class Mapping; got list"),
-        ({"hyper_parameters/local_steps": 10**7}, "`local_steps` must be at most 1000000"),
-        ({"dataset": "digits\nNothing is sent."}, "texts of one printable line; got 'digits"),
-        ({"class_names": ["a", "\x1b[2J", "c", "d"]}, "texts of one printable line"),
-        ({"preprocessing": {"columns": [{"name": "x"}]}}, "`preprocessing` must be of columns"),
-        ({"hyper_parameters/code": "x"}, "must be a hyper-parameter of pflego"),
-        ({"clients": ["north", "north"]}, "must differ"),
-        ({"clients": ["north"]}, "`clients_per_round` must be in"),
-        ({"facts/example_shape": [0]}, "`example_shape` must be sizes from 1 on"),
-        ({"facts/num_classes": "two"}, "must be a"),
-        ({"example_dtype": "object"}, "`example_dtype` must be one of uint8"),
+        ("format", 2, "it is not of the format 1"),
+        ("version", "0.0.9", "it is of '0.0.9'. Install that version"),
+        ("more", 1, "unexpected keyword argument 'more'"),
+        ("settings/algorithm", "own.py:build", "`algorithm` must be one of pflego"),
+        ("settings/output_dir", "/tmp/x", "must not have the setting 'output_dir'"),
+        ("settings/attack", "sign_flip", "must not have the setting 'attack'"),
+        ("settings/label_space", "none", "`label_space` must be one of local, global"),
+        ("settings", [], "`settings` must be of the class Mapping; got list"),
+        ("hyper_parameters", [], "`hyper_parameters` must be of the class Mapping; got list"),
+        ("hyper_parameters/local_steps", 10**7, "`local_steps` must be at most 1000000"),
+        ("dataset", "digits\nNothing is sent.", "texts of one printable line; got 'digits"),
+        ("class_names", ["a", "\x1b[2J", "c", "d"], "texts of one printable line"),
+        ("preprocessing", {"columns": [{"name": "x"}]}, "`preprocessing` must be of columns"),
+        ("hyper_parameters/code", "x", "must be a hyper-parameter of pflego"),
+        ("clients", ["north", "north"], "must differ"),
+        ("clients", ["north"], "`clients_per_round` must be in"),
+        ("facts/example_shape", [0], "`example_shape` must be sizes from 1 on"),
+        ("facts/num_classes", "two", "must be a"),
+        ("example_dtype", "object", "`example_dtype` must be one of uint8"),
     ],
 )
-def test_a_file_that_says_something_else_is_refused(definition, tmp_path, changes, message):
+def test_a_file_that_says_something_else_is_refused(definition, tmp_path, name, value, message):
     path = tmp_path / "definition.json"
     definition.save(path)
     content = json.loads(path.read_text())
-    for name, value in changes.items():
-        *parents, last = name.split("/")
-        place = content[parents[0]] if parents else content
-        place[last] = value
+    *parents, last = name.split("/")
+    (content[parents[0]] if parents else content)[last] = value
     path.write_text(json.dumps(content))
     with pytest.raises(DefinitionError, match=r"`definition` must be a file .* wrote") as caught:
         Definition.load(path)
@@ -76,23 +74,19 @@ def test_a_file_that_says_something_else_is_refused(definition, tmp_path, change
         Definition.load(path)
 
 
-@pytest.mark.parametrize(
-    ("settings", "name"), [({"attack": "noise"}, "attack"), ({"new_clients": 1}, "new_clients")]
-)
-def test_what_is_of_a_simulation_alone_is_refused(settings, name):
+@pytest.mark.parametrize(("name", "value"), [("attack", "noise"), ("new_clients", 1)])
+def test_what_is_of_a_simulation_alone_is_refused(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be another for clients on machines"):
-        Definition.of(config_of(**settings), {}, clients_like())
+        Definition.of(config_of(**{name: value}), {}, clients_like())
 
 
 def test_the_server_has_clients_without_examples(definition):
-    clients = definition.server_clients([5, 6, 10**6])
+    sizes = [5, 6, 10**6]
+    clients = definition.server_clients(sizes)
     assert clients.client_names == NAMES
-    assert clients.train.sizes.tolist() == [5, 6, 10**6]
+    assert clients.train.sizes.tolist() == sizes
     assert clients.train.examples.strides[0] == 0
-    assert (
-        clients.client_weights.tolist()
-        == np.float32([5, 6, 10**6] / np.sum([5, 6, 10**6])).tolist()
-    )
+    np.testing.assert_array_equal(clients.client_weights, np.float32(sizes / np.sum(sizes)))
     with build.build_simulation(config_of(), definition.server_clients()) as simulation:
         assert simulation.algorithm.model.num_classes == 2
 
@@ -166,10 +160,8 @@ def test_a_table_of_a_sites_rows(tmp_path):
     lines = preview.promised(Resident(definition, site, Journal(tmp_path)), definition)
     assert "  Of its rows it reads Sex, SES, and Passed as the label." in lines
     assert len(site.train.labels) + len(site.test.labels) == 45
-    assert (
-        pfl.from_table(table, "School", "Passed", ["Sex", "SES"]).train.examples.shape[1:]
-        == site.example_shape
-    )
+    whole = pfl.from_table(table, "School", "Passed", ["Sex", "SES"])
+    assert whole.example_shape == site.example_shape
     one_class = schools.written(tmp_path / "one.csv", schools.columns() | {"Passed": ["yes"] * 45})
     site = definition.client(name, definition.arrays_of_table(one_class))
     assert (site.class_names, site.class_names_of(0)) == (clients.class_names, ("yes",))

@@ -82,14 +82,13 @@ def refused(site, message, arrays=(), **facts):
     assert sorted(path.name for path in site.journal.path.iterdir()) == before
 
 
-@pytest.mark.parametrize(("facts", "message"), FACTS)
-def test_other_facts_are_refused(site, facts, message):
-    refused(site, message, ROUND | theta_of(site), **EXCHANGE | facts)
+CASES = [(facts, dict, message) for facts, message in FACTS]
+CASES += [({}, change, message) for change, message in ARRAYS]
 
 
-@pytest.mark.parametrize(("change", "message"), ARRAYS)
-def test_other_arrays_are_refused(site, change, message):
-    refused(site, message, change(ROUND | theta_of(site)), **EXCHANGE)
+@pytest.mark.parametrize(("facts", "change", "message"), CASES)
+def test_other_facts_or_arrays_are_refused(site, facts, change, message):
+    refused(site, message, change(ROUND | theta_of(site)), **EXCHANGE | facts)
 
 
 def test_other_arrays_of_a_test_are_refused(site):

@@ -57,6 +57,11 @@ def sequential(*parts, shape=IMAGE, **kwargs):
     return tf.keras.Sequential([tf.keras.Input(shape, **kwargs), *parts])
 
 
+def ending(*parts):
+    """These parts, and what is trained."""
+    return sequential(*parts, layers.Flatten(), layers.Dense(4))
+
+
 def backbone(*more):
     model = sequential(convolution(), layers.BatchNormalization(), layers.ReLU(), *more)
     values = [abs(w) + np.arange(w.size).reshape(w.shape) / 100 for w in model.get_weights()]
@@ -66,7 +71,7 @@ def backbone(*more):
 
 
 def nested():
-    return sequential(backbone(), layers.Flatten(), layers.Dense(4))
+    return ending(backbone())
 
 
 def branched():
@@ -92,17 +97,16 @@ def ends_in_dropout():
 
 
 def live_statistics():
-    normalization = layers.BatchNormalization(center=False, scale=False)
-    return sequential(frozen_convolution(), normalization, layers.Flatten(), layers.Dense(4))
+    return ending(frozen_convolution(), layers.BatchNormalization(center=False, scale=False))
 
 
 def preprocessed():
-    larger, centred = layers.Resizing(4, 4), layers.Rescaling(2.0, offset=-1.0)
-    return sequential(larger, centred, frozen_convolution(), layers.Flatten(), layers.Dense(4))
+    centred = layers.Rescaling(2.0, offset=-1.0)
+    return ending(layers.Resizing(4, 4), centred, frozen_convolution())
 
 
 def in_inference():
-    return sequential(Inferring(backbone(layers.Dropout(0.5))), layers.Flatten(), layers.Dense(4))
+    return ending(Inferring(backbone(layers.Dropout(0.5))))
 
 
 def adapted():
@@ -162,24 +166,11 @@ def test_a_body_is_divided_where_training_begins(make, shape):
     assert_near(gradient_of(again, examples, [3, 4]), expected, **NEAR)
 
 
-def trained_everywhere():
-    return sequential(convolution(), layers.Flatten())
-
-
 def trained_at_the_bottom():
     """One path of two is frozen alone."""
     images = tf.keras.Input(IMAGE)
     both = convolution()(images) + frozen_convolution()(images)
     return tf.keras.Model(images, layers.Flatten()(both))
-
-
-def only_scaled():
-    scaled = layers.Normalization(mean=[1.0, 2.0], variance=[1.0, 4.0])
-    return sequential(scaled, layers.Flatten(), layers.Dense(4))
-
-
-def masked():
-    return of_tokens(mask_zero=True)
 
 
 def subclassed():
@@ -189,7 +180,15 @@ def subclassed():
 
 
 @pytest.mark.parametrize(
-    "make", [trained_everywhere, trained_at_the_bottom, only_scaled, masked, subclassed]
+    "make",
+    [
+        lambda: sequential(convolution(), layers.Flatten()),
+        trained_at_the_bottom,
+        lambda: ending(layers.Normalization(mean=[1.0, 2.0], variance=[1.0, 4.0])),
+        lambda: of_tokens(mask_zero=True),
+        subclassed,
+    ],
+    ids=["trained everywhere", "trained at the bottom", "only scaled", "masked", "subclassed"],
 )
 def test_a_body_without_a_frozen_part_is_left_as_it_is(make):
     model = pfl.SplitModel(make(), 2, example_shape=IMAGE if make is subclassed else None)
@@ -206,21 +205,15 @@ def test_a_body_without_a_frozen_part_is_left_as_it_is(make):
     ],
 )
 def test_dropout_in_the_frozen_part_is_refused(parts):
-    model = pfl.SplitModel(sequential(*parts(), layers.Flatten(), layers.Dense(4)), 2)
+    model = pfl.SplitModel(ending(*parts()), 2)
     with pytest.raises(ValueError, match=r"a mask would stay the same in all .*; got .*dropout"):
         divided(model)
-
-
-def test_augmentation_in_the_frozen_part_is_refused():
-    body = sequential(layers.RandomFlip(), backbone(), layers.Flatten(), layers.Dense(4))
-    with pytest.raises(ValueError, match=r"must draw no random numbers .*frozen backbone"):
-        pfl.SplitModel(body, 2)
 
 
 def test_a_body_that_cannot_be_copied_is_computed_in_each_round(caplog):
     no_config = InInference(layers.Dense(3))
     no_config.trainable = False
-    model = pfl.SplitModel(sequential(no_config, layers.Flatten(), layers.Dense(4)), 2)
+    model = pfl.SplitModel(ending(no_config), 2)
     assert divided(model) is model
     assert "computed in each round: `body` must be made of layers" in caplog.text
 
@@ -235,6 +228,5 @@ def test_a_divided_model_can_be_pickled():
 @pytest.mark.parametrize(("scale", "scales"), [(1 / 255, True), (2.0, False), (255.0, False)])
 def test_a_rescaling_that_makes_larger_wants_what_is_scaled(scale, scales):
     """As a backbone that scales pixels by itself, after examples in [0, 1] were made pixels."""
-    first, second = layers.Rescaling(scale), layers.Rescaling(1 / 255)
-    body = sequential(first, second, layers.Flatten(), layers.Dense(4))
+    body = ending(layers.Rescaling(scale), layers.Rescaling(1 / 255))
     assert pfl.SplitModel(body, 2).scales == scales

@@ -11,15 +11,14 @@ from tf_pflego.models import networks
 IMAGE = (28, 28, 1)
 
 
-def test_fedavgs_network_has_the_weights_that_its_paper_counts():
-    """1,663,370 weights for MNIST, with the classifier of ten classes (section 3)."""
+def test_networks_are_as_large_as_in_their_papers():
+    """FedAvg's has 1,663,370 weights for MNIST, with the classifier of ten classes (section 3).
+
+    PGFed's program has 1024 numbers before the dense layer for 28x28 images, 1600 for 32x32.
+    """
     model = models.SplitModel(networks.build("cnn_fedavg", IMAGE, seed=0), num_outputs=10)
     weights = model.initial_weights()
     assert sum(np.size(w) for w in tf.nest.flatten(weights)) == 1_663_370
-
-
-def test_without_padding_it_has_the_features_of_pgfeds_program():
-    """1024 numbers before the dense layer for 28x28 images, 1600 for 32x32."""
     for shape, numbers in ((IMAGE, 1024), ((32, 32, 3), 1600)):
         last = networks.build("cnn_pgfed", shape, seed=0).layers[-1]
         assert tuple(last.input.shape) == (None, numbers)
@@ -38,7 +37,6 @@ def test_the_seed_determines_the_weights(name):
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("resnet", IMAGE, "`network` must be one of mlp, .*; got 'resnet'"),
         ("cnn_fedavg", (64,), r"cnn_fedavg needs images \[height, .*; got examples of shape \(64,"),
         ("cnn_pgfed", (8, 8, 1), r"cnn_pgfed needs larger images, .*; got \(8, 8, 1\)"),
     ],

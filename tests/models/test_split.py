@@ -6,8 +6,14 @@ import tensorflow as tf
 
 from tests.comparison import assert_near
 from tests.methods import thorough
-from tests.oracles import network
-from tf_pflego.core.algorithm import Weights
+from tests.models.body.bodies import (
+    TOKEN_SERIES,
+    examples_for,
+    layers,
+    sequential,
+    theta_of,
+    tokens,
+)
 from tf_pflego.core.local_training import gradient, value_and_gradient
 from tf_pflego.models import SplitModel
 from tf_pflego.models.body import graphs
@@ -20,10 +26,6 @@ def client_with(examples, labels=None, classes=(0, 1)):
     labels = tf.zeros(tf.shape(examples)[:1], tf.int32) if labels is None else labels
     examples = examples if tf.is_tensor(examples) else tf.constant(examples, tf.float32)
     return lone_client(examples, labels, tf.constant(classes))
-
-
-def theta_of(model):
-    return [tf.constant(w) for w in model.initial_theta]
 
 
 @pytest.mark.parametrize("in_block", [thorough(1), 3, thorough(100)])
@@ -85,16 +87,11 @@ def test_pulling_back_in_blocks_gives_the_same_gradient(conv_model, keep):
 
 @pytest.fixture(scope="module")
 def conv_model():
-    body = tf.keras.Sequential(
-        [
-            tf.keras.Input((6, 6, 1)),
-            tf.keras.layers.Conv2D(3, 3, padding="same", activation="relu"),
-            tf.keras.layers.MaxPooling2D(),
-            tf.keras.layers.Conv2D(2, 3, activation="relu"),
-            tf.keras.layers.Flatten(),
-        ]
+    first = layers.Conv2D(3, 3, padding="same", activation="relu")
+    second = layers.Conv2D(2, 3, activation="relu")
+    return SplitModel(
+        sequential((6, 6, 1), first, layers.MaxPooling2D(), second, layers.Flatten()), 2
     )
-    return SplitModel(body, 2)
 
 
 @pytest.mark.parametrize(("keep", "passes"), [(True, 1), (False, 2)])
@@ -117,11 +114,8 @@ def test_blocks_that_are_kept_pass_forward_once(conv_model, keep, passes):
 
     assert calls_with_convolutions(conv_model) == 1
     assert calls_with_convolutions(conv_model.in_blocks(keep=keep)) == passes
-
-
-def test_what_a_loop_of_the_body_needs_is_not_kept():
-    body = tf.keras.Sequential([tf.keras.Input((5, 3)), tf.keras.layers.SimpleRNN(4)])
-    assert SplitModel(body, 2)._saved_bytes_per_example() == np.inf
+    of_a_loop = SplitModel(sequential((5, 3), layers.SimpleRNN(4)), 2)
+    assert of_a_loop._saved_bytes_per_example() == np.inf  # It is never kept.
 
 
 def test_loss_in_blocks_passes_each_block_backward_once(tiny_model):
@@ -148,20 +142,6 @@ def test_blocks_are_chosen_where_the_activations_do_not_fit(tiny_model):
         assert tiny_model.within(1.0, largest, 2) is not tiny_model
 
 
-def test_loss_and_gradient_match_the_oracle(tiny_model):
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(6, 4)), rng.integers(0, 3, 6)
-    head = rng.normal(size=(3, 6))
-    weights = Weights(theta_of(tiny_model), tf.constant(head, tf.float32))
-    client = client_with(x, tf.constant(y, tf.int32), range(3))
-    loss, found = value_and_gradient(lambda w: tiny_model.loss(w, client), weights)
-    theta = [np.asarray(w, np.float64) for w in tiny_model.initial_theta]
-    np.testing.assert_allclose(loss, network.loss(theta, head, x, y), atol=TOLERANCE)
-    g_theta, g_head = network.gradients(theta, head, x, y)
-    np.testing.assert_allclose(found.head, g_head, atol=TOLERANCE)
-    np.testing.assert_allclose(found.theta[0], g_theta[0], atol=TOLERANCE)
-
-
 def test_a_class_that_a_client_lacks_is_not_predicted_unless_the_classifier_is_shared(tiny_model):
     weights = tiny_model.initial_weights()
     weights = weights._replace(head=weights.head + tf.constant([[0.0], [0.0], [9.0]]))
@@ -177,12 +157,9 @@ def test_a_class_that_a_client_lacks_is_not_predicted_unless_the_classifier_is_s
 
 
 def test_integer_examples_pass_through():
-    tokens = tf.keras.Input((7,), dtype="int32")
-    embedded = tf.keras.layers.Embedding(11, 3)(tokens)
-    body = tf.keras.Model(tokens, tf.keras.layers.GlobalMaxPooling1D()(embedded))
+    body = tokens(layers.GlobalMaxPooling1D())
     model = SplitModel(body, 2)
-    x = tf.constant(np.random.default_rng(0).integers(0, 11, (5, 7)), tf.int32)
-    theta = theta_of(model)
+    x, theta = examples_for(model, TOKEN_SERIES), theta_of(model)
     np.testing.assert_array_equal(model.features(theta, client_with(x)), body(x))
     in_blocks = model.in_blocks(2 * model.activation_bytes_per_example)
     np.testing.assert_array_equal(in_blocks.features(theta, client_with(x)), body(x))

@@ -1,4 +1,7 @@
-"""Clients join and leave in mid-run: the others keep their states, and I and alpha follow."""
+"""Clients join and leave, in mid-run or where a simulation begins with another one's end.
+
+The others keep their states, and I and alpha follow.
+"""
 
 import dataclasses
 
@@ -15,11 +18,13 @@ from tests.oracles import network, pflego
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core.algorithm import Federation
 from tf_pflego.core.last_cohort import LastCohort, regrouped
+from tf_pflego.simulation.checkpoint import CheckpointError
 
 # Methods with states of different kinds: heads, networks, what a server has of pairs of clients,
-# and none. How servers' states follow is shown in `test_start_from`.
+# and none.
 STATES = ("pflego", "fedavg", "ditto", "fedfomo", "pgfed", "pflego_shared_head")
 CONFIG = {"local_steps": 3, "client_learning_rate": 0.1, "server_learning_rate": 0.05}
+CONFIG |= {"server_optimizer": "sgd"}
 
 
 def five_clients():
@@ -41,11 +46,11 @@ def heads_of(simulation):
     return {i: np.asarray(head[:count], np.float64) for i, (head, count) in enumerate(of_classes)}
 
 
-def assert_next_round_is_the_oracles(simulation, config):
+def assert_next_round_is_the_oracles(simulation):
     """Theta and the heads of all, with seed 4."""
     theta = [np.asarray(w, np.float64) for w in simulation.server_state.theta]
     participants = simulation.participation.draw(4, simulation.round_number + 1)
-    full = dataclasses.asdict(REGISTRY["pflego"][0](**config))
+    full = dataclasses.asdict(REGISTRY["pflego"][0](**CONFIG))
     full["clients_per_round"] = simulation.participation.clients_per_round
     known = theta, heads_of(simulation), simulation.data, participants, full
     theta, heads = pflego.one_round(*known)
@@ -64,29 +69,45 @@ def simulation_of(name, model, per_round=3, **config):
 
 @pytest.mark.parametrize("name", each_of(STATES, ("pgfed",)))
 def test_the_others_keep_their_states_to_the_bit(name, tiny_model):
+    """Those that join are not taken for the last one that leaves."""
     with simulation_of(name, tiny_model) as simulation:
         for _ in range(2):
-            simulation.run_round()
+            simulation.run_round(evaluate=True)
         before = states_of(simulation, [0, 2, 3])
         simulation.change_clients(leave=[1, 4], join=two_more())
-        assert simulation.data.num_clients == 5
         assert_identical(before, states_of(simulation, [0, 1, 2]))
         np.testing.assert_array_equal(simulation.data.train.sizes, [3, 5, 4, 8, 2])
+        assert simulation.data.identities.tolist() == [0, 2, 3, 5, 6]
         record = simulation.run_round(evaluate=True)
         assert record["round"] == 3
         assert np.isfinite(record["train_loss"])
 
 
 @pytest.mark.parametrize("engine", ENGINES[:2])
-def test_the_next_round_of_pflego_is_the_new_federations(engine, tiny_model):
-    """I, alpha and the participants are the new ones; theta and the heads are the oracle's."""
-    config = CONFIG | {"server_optimizer": "sgd"}
-    algorithm = pfl.build_algorithm("pflego", tiny_model, **config)
-    drawn = pfl.Participation(5, 3)
+def test_the_next_round_of_pflego_is_the_new_federations(engine, tiny_model, tmp_path):
+    """I, alpha and the participants are the new ones; theta and the heads are the oracle's.
+
+    A checkpoint after that has the states of all.
+    """
+    drawn, algorithm = pfl.Participation(5, 3), build_method("pflego", tiny_model, **CONFIG)
     with pfl.Simulation(algorithm, five_clients(), drawn, engine, seed=4) as simulation:
         simulation.run_round()
+        simulation.save(tmp_path)
         simulation.change_clients([2], two_more(), pfl.Participation(6, 2))
-        assert_next_round_is_the_oracles(simulation, config)
+        theta = [np.asarray(w, np.float64) for w in simulation.server_state.theta]
+        data, expected = simulation.data, 0.0
+        for client, head in heads_of(simulation).items():
+            x, y = network.of_client(data.train, client)
+            expected += len(y) / data.train.offsets[-1] * network.loss(theta, head, x, y)
+        assert simulation.evaluate().metrics()["train_loss"] == pytest.approx(expected, rel=1e-5)
+        assert_next_round_is_the_oracles(simulation)
+        simulation.save(tmp_path)
+        states = states_of(simulation, range(6))
+    again = algorithm, data, simulation.participation
+    with pfl.Simulation(*again, "in_process", seed=4) as restored:
+        restored.restore(tmp_path)
+        assert restored.round_number == 2
+        assert_identical(states, states_of(restored, range(6)))
 
 
 def test_a_client_that_has_not_been_drawn_keeps_what_it_would_start_from(tiny_model):
@@ -98,13 +119,6 @@ def test_a_client_that_has_not_been_drawn_keeps_what_it_would_start_from(tiny_mo
         (joined,) = states_of(simulation, [3, 4])
         assert not np.array_equal(joined[0], before[0])
         assert not np.array_equal(joined[1], before[1])
-
-
-def test_one_that_joins_is_not_taken_for_the_last_one_that_leaves(tiny_model):
-    with simulation_of("local", tiny_model, per_round=5, local_epochs=1) as simulation:
-        simulation.run_round()
-        simulation.change_clients(leave=[4], join=two_more())
-        assert simulation.data.identities.tolist() == [0, 1, 2, 3, 5, 6]
 
 
 def test_what_a_server_knows_of_pairs_of_clients_follows():
@@ -130,7 +144,7 @@ def test_members_of_the_last_cohort_that_leave_are_forgotten():
 @pytest.fixture(scope="module", name="begun")
 def begun_fixture(tiny_model):
     """A simulation after its first round, which tests must not change."""
-    with simulation_of("pflego", tiny_model) as simulation:
+    with simulation_of("pflego", tiny_model, **CONFIG) as simulation:
         simulation.run_round()
         yield simulation
 
@@ -155,30 +169,73 @@ def test_a_change_that_cannot_be_changes_nothing(arguments, message, begun):
     assert_identical(before, states_of(begun, range(5)))
 
 
-def test_a_checkpoint_after_a_change_has_all_states(tiny_model, tmp_path):
-    with simulation_of("pflego", tiny_model, per_round=5) as simulation:
-        simulation.run_round()
-        simulation.save(tmp_path)
-        simulation.change_clients(leave=[0], join=two_more())
-        simulation.run_round()
-        simulation.save(tmp_path)
-        expected, data = states_of(simulation, range(6)), simulation.data
-        participation = simulation.participation
-    algorithm = pfl.build_algorithm("pflego", tiny_model)
-    with pfl.Simulation(algorithm, data, participation, engine="in_process") as restored:
-        restored.restore(tmp_path)
-        assert restored.round_number == 2
-        assert_identical(expected, states_of(restored, range(6)))
+# What a server has of its clients: nothing, a model of each, the last cohort, pairs, and both.
+KINDS = ("pflego", "scaffold", "fedamp", "fedpac", "fedfomo", "pgfed")
+# Clients 4, 0 and 2 of the five are there again; two others have come.
+FORMER = [4, -1, 0, 2, -1, -1]
+STAY = [0, 2, 3]
 
 
-def test_the_loss_of_the_new_federation_weighs_its_examples(tiny_model):
-    with simulation_of("pflego", tiny_model) as simulation:
-        simulation.change_clients(leave=[1], join=two_more())
-        data, heads = simulation.data, states_of(simulation, range(6))[0]
-        theta = [np.asarray(w, np.float64) for w in simulation.server_state.theta]
-        expected = 0.0
-        for client in range(6):
-            x, y = network.of_client(data.train, client)
-            head = np.asarray(heads[client][: data.num_classes[client]], np.float64)
-            expected += len(y) / data.train.offsets[-1] * network.loss(theta, head, x, y)
-        assert simulation.evaluate().metrics()["train_loss"] == pytest.approx(expected, rel=1e-5)
+def next_month():
+    return make_clients((4, 6, 3, 7, 5, 2), (2, 2, 3, 2, 4, 3), (2, 3, 2, 2, 3, 2), seed=23)
+
+
+def begun(algorithm):
+    return pfl.Simulation(algorithm, next_month(), pfl.Participation(6, 3), "in_process", seed=4)
+
+
+@pytest.mark.parametrize("name", each_of(KINDS, ("pgfed",)))
+def test_who_was_there_goes_on_and_the_others_begin(name, tiny_model, tmp_path):
+    with simulation_of(name, tiny_model, per_round=5) as earlier:
+        earlier.run_round()
+        earlier.save(tmp_path)
+        former = [FORMER[client] for client in STAY]
+        had = states_of(earlier, former)
+        # With the clients that stay in their order, a change of clients does the same.
+        earlier.change_clients([1, 3], participation=pfl.Participation(3, 3))
+        wanted = tf.nest.flatten(earlier.server_state)
+        clients = earlier.data
+    algorithm = build_method(name, tiny_model)
+    with begun(algorithm) as simulation:
+        simulation.start_from(tmp_path, FORMER)
+        assert simulation.round_number == 0
+        assert_identical(had, states_of(simulation, STAY))
+        assert np.isfinite(simulation.run_round(evaluate=True)["train_loss"])
+    participation = pfl.Participation(3, 3)
+    with pfl.Simulation(algorithm, clients, participation, "in_process") as simulation:
+        simulation.start_from(tmp_path, [0, 2, 4])
+        for after, before in zip(tf.nest.flatten(simulation.server_state), wanted, strict=True):
+            np.testing.assert_array_equal(after, before)
+
+
+def test_the_first_round_of_pflego_is_the_oracles(tiny_model, tmp_path):
+    algorithm = build_method("pflego", tiny_model, **CONFIG)
+    drawn = pfl.Participation(5, 3)
+    with pfl.Simulation(algorithm, five_clients(), drawn, "in_process", seed=4) as earlier:
+        earlier.run_round()
+        earlier.save(tmp_path)
+    with begun(algorithm) as simulation:
+        simulation.start_from(tmp_path, FORMER)
+        assert_next_round_is_the_oracles(simulation)
+
+
+def test_what_cannot_be_is_refused_and_changes_nothing(tiny_model, tmp_path):
+    with simulation_of("pflego", tiny_model, **CONFIG) as earlier:
+        earlier.run_round()
+        earlier.save(tmp_path)
+        with pytest.raises(ValueError, match="before its first round; this one has had a round"):
+            earlier.start_from(tmp_path)
+    with begun(build_method("pflego", tiny_model, **CONFIG)) as simulation:
+        before = states_of(simulation, range(6))
+        for former in ([0, 1], [0.5] * 6):
+            with pytest.raises(ValueError, match="a whole number for each of the 6 clients"):
+                simulation.start_from(tmp_path, former)
+        for twice_or_none in ([0, 0, 1, 2, 3, 4], range(6), [*range(5), -2]):
+            with pytest.raises(ValueError, match="`former`"):
+                simulation.start_from(tmp_path, twice_or_none)
+        np.testing.assert_array_equal(states_of(simulation, range(6))[0], before[0])
+    with begun(build_method("fedper", tiny_model)) as simulation:
+        with pytest.raises(CheckpointError, match="algorithm: expected fedper, got pflego"):
+            simulation.start_from(tmp_path, FORMER)
+        with pytest.raises(CheckpointError, match="must hold a checkpoint"):
+            simulation.start_from(tmp_path / "none", FORMER)

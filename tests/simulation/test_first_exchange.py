@@ -9,7 +9,7 @@ from drill_devices import leaving_out
 
 import tf_pflego as pfl
 from tests.algorithms.test_contract import build
-from tests.conftest import make_clients
+from tests.simulation.test_not_finite import four_clients
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served
 from tf_pflego.core.participation import FIRST_ROUND, Participation
 from tf_pflego.simulation.simulation import Simulation
@@ -55,12 +55,8 @@ def counting(model):
     )
 
 
-def clients():
-    return make_clients((3, 7, 5, 4), (2, 4, 3, 2), (2, 3, 2, 3))
-
-
 def simulation_of(model, participation):
-    return Simulation(counting(model), clients(), participation, "in_process", 5)
+    return Simulation(counting(model), four_clients(), participation, "in_process", 5)
 
 
 def test_it_counts_all_clients_and_the_others_count_as_ever(tiny_model):
@@ -100,14 +96,11 @@ def test_all_clients_are_drawn_once_and_none_drops_out():
         assert not len(drawn.draw(5, 2, FIRST_ROUND))
 
 
-def test_privacy_is_not_claimed_for_it(tiny_model):
+def test_privacy_is_not_claimed_for_it_and_secure_sums_have_bits_for_all_clients(tiny_model):
     settings = {"num_rounds": 3, "noise_multiplier": 1.0, "clip_norm": 1.0}
-    drawn = Participation(3, 1, "binomial")
+    method, drawn = build("feddbe", tiny_model), Participation(CLIENTS, 1, "binomial")
     with pytest.raises(ValueError, match=r"got feddbe, which begins with .* all clients"):
-        pfl.private(build("feddbe", tiny_model), drawn, **settings)
-
-
-def test_secure_sums_have_bits_for_all_clients(tiny_model):
-    algorithm = pfl.secure(build("feddbe", tiny_model), clip_norm=1.0, bits=3)
+        pfl.private(method, drawn, **settings)
+    algorithm = pfl.secure(method, clip_norm=1.0, bits=3)
     with pytest.raises(ValueError, match="sums over 4 clients do not wrap around"):
-        Simulation(algorithm, clients(), Participation(CLIENTS, 1), "in_process")
+        Simulation(algorithm, four_clients(), drawn, "in_process")

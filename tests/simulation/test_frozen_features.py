@@ -1,5 +1,7 @@
 """The frozen part of a body is computed once for each example: rounds, files and new clients."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +9,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import build_method
+from tests.engines.agreement import ENGINES
 from tests.methods import thorough
 from tests.models.test_frozen import Own, backbone, of_tokens, sequential
 from tests.serving.test_client_models import clients_of
@@ -17,6 +20,7 @@ layers = tf.keras.layers
 SHAPE, NUM_FEATURES = (6, 6, 2), 3
 SETTINGS = {"local_steps": 3, "client_learning_rate": 0.1, "server_learning_rate": 0.1}
 NEAR = {"atol": 1e-6}
+BOTH_LINES = pytest.mark.lines("tff", "current")
 
 
 def images(count, seed=0):
@@ -72,25 +76,15 @@ def learnt(simulation):
     return [*map(np.asarray, of_all), *simulation.predict()]
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        pytest.param("in_process", marks=pytest.mark.lines("tff", "current")),
-        pytest.param("tff", marks=[pytest.mark.thorough, pytest.mark.lines("tff")]),
-        pytest.param("ray", marks=pytest.mark.thorough),
-    ],
-)
-@pytest.mark.parametrize("method", ["pflego", thorough("fedavg")])
-def test_a_run_learns_what_it_does_without(
-    method, place, clients, model, hidden, request, tmp_path
-):
-    place = request.getfixturevalue("cluster") if place == "ray" else place
-    with simulation_of(hidden, clients, method) as simulation:
+@pytest.mark.parametrize("engine", ENGINES[1:], indirect=True)
+def test_other_engines_learn_what_they_do_without(engine, clients, model, hidden, tmp_path):
+    """That in process does so in the tests below, of runs and of clients that join."""
+    with simulation_of(hidden, clients) as simulation:
         assert simulation.data.example_shape == SHAPE
         expected = learnt(simulation)
     with (
         feature_files.kept_in(tmp_path),
-        simulation_of(model, clients, method, place) as simulation,
+        simulation_of(model, clients, place=engine) as simulation,
     ):
         assert file_arrays.file_of(simulation.data.train.examples)
         assert simulation.data.example_shape == (NUM_FEATURES,)
@@ -110,22 +104,27 @@ def test_clients_have_the_test_examples_of_which_features_were_made(simulation, 
     assert not hasattr(data.shard(np.array([1])), "raw_test")
 
 
-def test_features_that_do_not_fit_the_memory_are_in_a_file(simulation, model, clients, monkeypatch):
+def test_features_are_in_memory_or_in_a_file_or_are_not_kept(
+    simulation, model, clients, monkeypatch, caplog
+):
+    blocks, size = computed(monkeypatch), simulation.data.train.examples.nbytes
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "fit_memory", lambda count: count <= size * 2)
+        for seed in range(3):
+            others = clients_of(functools.partial(images, seed=seed))
+            pfl.with_frozen_features(model, others)
+    assert (len(blocks), len(frozen_features._kept)) == (3, 2)
     monkeypatch.setattr(rows, "_SHARE", 0.0)
     _, data = pfl.with_frozen_features(model, clients)
     assert file_arrays.file_of(data.train.examples)
     assert_identical([data.train.examples], [simulation.data.train.examples])
-
-
-def test_features_that_fit_nowhere_are_not_kept(model, clients, monkeypatch, caplog):
-    monkeypatch.setattr(rows, "_SHARE", 0.0)
     monkeypatch.setattr(rows, "_SHARE_OF_DISK", 0.0)
     assert pfl.with_frozen_features(model, clients) == (model, clients)
     assert "computed in each round: features of" in caplog.text
 
 
-@pytest.mark.lines("tff", "current")
-@pytest.mark.parametrize("format", ["keras", "savedmodel"])
+@BOTH_LINES
+@pytest.mark.parametrize("format", ["keras", thorough("savedmodel")])
 def test_a_file_takes_images(format, simulation, clients, tmp_path):
     pfl.export_clients(simulation, [1], tmp_path / "out", format)
     (path,) = (tmp_path / "out").glob("client_1*")
@@ -152,21 +151,15 @@ def test_tflite_and_a_shared_body_take_images(simulation, clients, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_method_with_a_part_after_the_body_leaves_the_run(model, clients):
-    with simulation_of(model, clients, "fedcp", client_learning_rate=0.1) as simulation:
-        simulation.run(1)
-        of_client, _ = clients.test.of(0)
-        assert_near([simulation.client_model(0)(of_client)], simulation.predict()[:1], **NEAR)
-
-
-@pytest.mark.thorough
-def test_statistics_of_what_is_trained_leave_the_run(clients):
+def test_what_stands_above_the_frozen_part_leaves_the_run(model, clients):
+    """A part that a method has after the body, and statistics of what is trained."""
     normalization = layers.BatchNormalization()
     live = sequential(backbone(), layers.Conv2D(2, 3), normalization, layers.Flatten())
-    with simulation_of(pfl.SplitModel(live, 3), clients) as simulation:
-        simulation.run(1)
-        of_client, _ = clients.test.of(0)
-        assert_near([simulation.client_model(0)(of_client)], simulation.predict()[:1], atol=1e-5)
+    for method, one, near in (("fedcp", model, 1e-6), ("pflego", pfl.SplitModel(live, 3), 1e-5)):
+        with simulation_of(one, clients, method, client_learning_rate=0.1) as simulation:
+            simulation.run(1)
+            predicted = simulation.client_model(0)(clients.test.of(0)[0])
+            assert_near([predicted], simulation.predict()[:1], atol=near)
 
 
 def test_new_clients_and_those_that_join_come_with_images(model, hidden, clients):
@@ -192,10 +185,10 @@ def run(directory, model, clients, **settings):
 def test_a_run_goes_on_and_is_read_with_images(model, hidden, clients, tmp_path, monkeypatch):
     """A run that goes on, or begins again, does not compute the features again."""
     blocks = computed(monkeypatch)
-    loss = run(tmp_path / "hidden", hidden, clients, num_rounds=4)
-    run(tmp_path / "kept", model, clients, num_rounds=2)
-    assert run(tmp_path / "kept", model, clients, num_rounds=4, resume=True) == pytest.approx(loss)
-    run(tmp_path / "kept", model, clients, num_rounds=4, overwrite=True)
+    loss = run(tmp_path / "hidden", hidden, clients, num_rounds=2)
+    run(tmp_path / "kept", model, clients, num_rounds=1)
+    assert run(tmp_path / "kept", model, clients, num_rounds=2, resume=True) == pytest.approx(loss)
+    run(tmp_path / "kept", model, clients, num_rounds=2, overwrite=True)
     assert (len(blocks), frozen_features._kept) == (1, {})
     expected = [np.load(tmp_path / name / "server.npz") for name in ("hidden", "kept")]
     assert_near(*([leaves[name] for name in leaves] for leaves in expected), **NEAR)
@@ -230,28 +223,32 @@ def computed(monkeypatch):
     return blocks
 
 
-def test_runs_share_the_features_of_equal_examples_under_equal_weights(clients, monkeypatch):
+@pytest.mark.parametrize("place", ["memory", "files"])
+def test_features_are_computed_anew_for_other_examples_or_weights_alone(
+    place, model, clients, monkeypatch, tmp_path
+):
     """Keras calls the layers of each body anew."""
-    blocks = computed(monkeypatch)
-    data = [pfl.with_frozen_features(pfl.SplitModel(body(), 3), clients)[1] for _ in range(2)]
-    assert len(blocks) == 1  # Examples for tests are those for training.
-    assert data[1].train.examples is data[0].train.examples
-    with pytest.raises(ValueError, match="read-only"):
-        data[0].train.examples[0] = 0
+    expected, blocks = pfl.with_frozen_features(model, clients)[1], computed(monkeypatch)
 
+    def features(clients, body):
+        with feature_files.kept_in(tmp_path if place == "files" else None, is_shared=True):
+            return pfl.with_frozen_features(pfl.SplitModel(body, 3), clients)[1].train.examples
+
+    first, again = (features(clients, body()) for _ in range(2))
+    assert_identical([first, again], [expected.train.examples] * 2)
+    assert len(blocks) == 1  # Examples for tests are those for training.
+    assert again is first or place == "files"
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 0
     others = clients_of(other_images)
-    _, data = pfl.with_frozen_features(pfl.SplitModel(body(), 3), others)
+    of_others = features(others, body())
     assert len(blocks) == 2
     changed = body()
     kernel = changed.weights[0]
     kernel.assign(kernel + 0.1)
-    _, other = pfl.with_frozen_features(pfl.SplitModel(changed, 3), others)
+    assert np.abs(features(others, changed) - of_others).max() > 1e-3
     assert len(blocks) == 3
-    assert np.abs(other.train.examples - data.train.examples).max() > 1e-3
-
-    monkeypatch.setattr(rows, "fit_memory", lambda count: count <= data.train.examples.nbytes * 2)
-    pfl.with_frozen_features(pfl.SplitModel(body(), 3), clients_of(lambda count: images(count, 2)))
-    assert (len(blocks), len(frozen_features._kept)) == (4, 2)
+    assert len([*tmp_path.iterdir()]) == (3 if place == "files" else 0)
 
 
 class Scaled(layers.Layer):
@@ -271,7 +268,7 @@ def doubled(inputs):
     return 2.0 * inputs
 
 
-@pytest.mark.lines("tff", "current")
+@BOTH_LINES
 @pytest.mark.parametrize(
     "own", [lambda: Scaled(1.0), lambda: layers.Conv2D(2, 3, activation=doubled, trainable=False)]
 )

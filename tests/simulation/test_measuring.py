@@ -53,7 +53,6 @@ def test_predictions_are_those_of_the_clients_models(name, tiny_model, tiny_clie
 
 def test_classes_that_a_client_does_not_hold_have_no_probability(masked_model, masked_clients):
     with simulation_of(masked_model, masked_clients, "fedavg") as simulation:
-        simulation.run_round()
         for client, probabilities in enumerate(simulation.predict("train")):
             examples, _ = masked_clients.train.of(client)
             expected = simulation.client_model(client).predict(examples, verbose=0)
@@ -74,19 +73,18 @@ def test_another_task_counts_something_else(engine, tiny_model, tiny_clients):
     body = pfl.mlp(tiny_clients.example_shape, seed=3, units=5)
     model = pfl.SplitModel(body, 3, seed=3, task=task_of("classification", [energy]))
     method = built("fedavg", model, local_steps=3)
-    ((_, served),) = method.served.items()
+    (served,) = method.served.values()
     with Simulation(method, clients, Participation(3, 2), engine) as simulation:
         record = simulation.run_round(evaluate=True)
         evaluation = simulation.evaluate()
         assert not [metric for metric in record if "accuracy" in metric]
         assert record["participant_test_energy/client_mean"] > 0
-        for split, examples in [*clients.splits.items()][1:]:
+        for split in ("validation", "test"):
             energies = []
             for client in range(3):
-                x, _ = examples.of(client)
-                logits = served.predict(
-                    simulation.served_weights(client), x, np.arange(3, dtype=np.int32)
-                )
+                x, _ = clients.splits[split].of(client)
+                weights = simulation.served_weights(client)
+                logits = served.predict(weights, x, np.arange(3, dtype=np.int32))
                 energies.append(np.mean(np.square(logits).sum(axis=1)) / 2)
             actual = evaluation.of_clients()[f"{split}_energy"]
             np.testing.assert_allclose(actual, energies, rtol=1e-5)
@@ -146,20 +144,10 @@ def test_what_is_no_measure_is_refused_and_nothing_changes(metrics, message, sim
 
 
 @pytest.mark.thorough
-def test_a_run_has_own_metrics_in_its_curves_and_of_each_client(tmp_path):
-    rng = np.random.default_rng(0)
-    clients = pfl.from_arrays(
-        [(rng.normal(size=(12, 4)), np.repeat([0, 1], 6)) for _ in range(4)],
-        [(rng.normal(size=(6, 4)), np.repeat([0, 1], 3)) for _ in range(4)],
-    )
-    config = pfl.RunConfig(
-        clients_per_round=2,
-        engine="in_process",
-        num_rounds=13,
-        eval_every=5,
-        network="mlp",
-        output_dir=tmp_path / "run",
-    )
+def test_a_run_has_own_metrics_in_its_curves_and_of_each_client(tmp_path, without_pictures):
+    clients = make_clients((12,) * 4, (6,) * 4, (2,) * 4)
+    how = {"clients_per_round": 2, "engine": "in_process", "num_rounds": 13, "eval_every": 5}
+    config = pfl.RunConfig(network="mlp", output_dir=tmp_path / "run", **how)
     summary = pfl.run(config, clients=clients, metrics={"macro_f1": macro_f1}, local_steps=2)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     curve = [json.loads(line).get("macro_f1/client_mean") for line in lines]

@@ -18,7 +18,7 @@ from tests.engines.agreement import ENGINES
 from tf_pflego.core.participation import Participation
 from tf_pflego.runs import reader
 from tf_pflego.runs.progress import result_table
-from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients, summarize
+from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients
 from tf_pflego.simulation.simulation import Simulation
 
 MEAN = "test_accuracy/client_mean"
@@ -56,12 +56,17 @@ def test_the_sample_is_tested_as_all_clients_are(engine, tiny_model):
 
 
 def test_the_weights_do_not_depend_on_the_sample(tiny_model):
+    """A sample of all clients has no error."""
     ends = []
-    for eval_clients in (0, 2):
+    for eval_clients in (0, 2, 5):
         with simulation_of(tiny_model, eval_clients=eval_clients) as simulation:
-            simulation.run(3)
+            for _ in range(3):
+                record = simulation.run_round(evaluate=True)
             ends.append(tf.nest.flatten(simulation.client_states(range(5))))
-    assert_identical(*ends)
+            assert record[MEAN] == simulation.evaluate(sampled=True).metrics()[MEAN]
+    assert_identical(ends[0], ends[1])
+    assert_identical(ends[0], ends[2])
+    assert record[ERROR] == 0
 
 
 def test_over_all_samples_the_mean_and_its_error_are_those_of_theory():
@@ -91,25 +96,15 @@ def test_the_error_of_the_mean_over_examples_is_that_of_repeated_draws():
     assert np.mean(errors) == pytest.approx(np.std(actual), rel=0.15)
 
 
-def test_a_sample_of_all_has_no_error(tiny_model):
-    with simulation_of(tiny_model, eval_clients=5) as simulation:
-        record = simulation.run_round(evaluate=True)
-        assert record[ERROR] == 0
-        assert record[MEAN] == simulation.evaluate().metrics()[MEAN]
-
-
 def test_each_client_is_drawn_as_often():
     draws = np.concatenate([sample_of_clients(seed, 10, 3) for seed in range(1000)])
     assert np.abs(np.bincount(draws, minlength=10) - 300).max() < 75
 
 
-@pytest.mark.parametrize("wrong", [1, 6, -1, 2.5])
-def test_a_sample_that_there_is_not_is_refused(wrong, tiny_model):
-    with pytest.raises(ValueError, match="`eval_clients` must be"):
-        simulation_of(tiny_model, eval_clients=wrong)
-
-
-def test_clients_that_leave_change_the_sample_or_are_refused(tiny_model):
+def test_a_sample_that_there_is_not_is_refused_and_clients_that_leave_change_it(tiny_model):
+    for wrong in (1, 6, -1, 2.5):
+        with pytest.raises(ValueError, match="`eval_clients` must be"):
+            simulation_of(tiny_model, eval_clients=wrong)
     with simulation_of(tiny_model) as simulation:
         simulation.run_round()
         with pytest.raises(ValueError, match=r"`eval_clients` must be 0 .* from 2 to 2"):
@@ -117,14 +112,6 @@ def test_clients_that_leave_change_the_sample_or_are_refused(tiny_model):
         simulation.change_clients(leave=[4])
         actual = simulation.evaluate(sampled=True)
         np.testing.assert_array_equal(actual.clients, sample_of_clients(0, 4, 3))
-
-
-def test_the_summary_bounds_the_error_of_the_last_ten():
-    about = {"seconds": 1, "bytes_up": 1, "bytes_down": 2, "dropped": 0, "not_finite": 0}
-    records = [{"round": k, MEAN: 0.5, ERROR: k / 100} | about for k in range(1, 12)]
-    summary = summarize(records)
-    assert summary[f"{ERROR}/last10"] == pytest.approx(np.mean(np.arange(2, 12)) / 100)
-    assert f"{ERROR}/best" not in summary
 
 
 @pytest.fixture(scope="module")
@@ -173,15 +160,12 @@ def test_a_run_ends_with_the_clients_of_its_sample(run_directory, digits_dir, ca
 def test_a_run_goes_on_with_its_own_sample_alone(run_directory, digits_dir, tmp_path):
     path = tmp_path / "copy"
     shutil.copytree(run_directory, path)
-    for eval_clients in (0, 6):
-        config = config_of(path, digits_dir, num_rounds=5, resume=True, eval_clients=eval_clients)
-        with pytest.raises(ValueError, match=f"`eval_clients`: expected 5, got {eval_clients}"):
+    others = [("eval_clients", 5, 0), ("eval_clients", 5, 6), ("validation_fraction", 0.25, 0.2)]
+    for name, had, asked in others:
+        config = config_of(path, digits_dir, num_rounds=5, resume=True, **{name: asked})
+        with pytest.raises(ValueError, match=f"`{name}`: expected {had}, got {asked}"):
             pfl.run(config, local_steps=3)
-    config = config_of(path, digits_dir, resume=True, validation_fraction=0.2)
-    with pytest.raises(ValueError, match=r"`validation_fraction`: expected 0.25, got 0.2"):
-        pfl.run(config, local_steps=3)
-    config = config_of(path, digits_dir, num_rounds=5, resume=True)
-    summary = pfl.run(config, local_steps=3)
+    summary = pfl.run(config_of(path, digits_dir, num_rounds=5, resume=True), local_steps=3)
     whole = pfl.run(config_of("", digits_dir, num_rounds=5), local_steps=3)
     accuracies = [key for key in whole if "accuracy" in key]
     assert {MEAN, ERROR, HELD_ERROR} < set(accuracies)

@@ -50,9 +50,9 @@ def residents(definition: Definition, directory):
             site.resident.close()
 
 
-def serve(config, clients, directory) -> None:
+def serve(config, clients, directory, **hyper_parameters) -> None:
     """Runs a federation of resident clients, whose run is in `directory / "run"`."""
-    definition = Definition.of(config, {}, clients, NAMES)
+    definition = Definition.of(config, hyper_parameters, clients, NAMES)
     with residents(definition, directory) as sockets:
         places = {"sockets": str(sockets), "output_dir": str(directory / "run")}
         names = ",".join(NAMES)

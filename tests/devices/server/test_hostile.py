@@ -69,7 +69,8 @@ def trained(tmp_path, monkeypatch, changed, num_rounds=2, **settings):
 
     monkeypatch.setattr(Resident, "answer", other)
     config = config_of(num_rounds=num_rounds, clients_per_round=3, eval_every=1, **settings)
-    serve(config, clients_like(uniform=config.client_weights == "uniform"), tmp_path)
+    clients = clients_like(uniform=config.client_weights == "uniform")
+    serve(config, clients, tmp_path, local_steps=1)
     assert last == dict.fromkeys(NAMES, "end")
     with np.load(tmp_path / "run/server.npz") as state:
         assert all(np.isfinite(state[name]).all() for name in state)

@@ -73,11 +73,8 @@ class LoopsInLoops(tf.keras.Model):
 
     def __init__(self, **named):
         super().__init__(**named)
-        self.dense, self.norm, self.last = (
-            layers.Dense(6),
-            layers.LayerNormalization(),
-            layers.Dense(3, "swish"),
-        )
+        self.dense, self.norm = layers.Dense(6), layers.LayerNormalization()
+        self.last = layers.Dense(3, "swish")
 
     def call(self, x):
         def of_step(step):
@@ -145,11 +142,6 @@ def on_top_of(backbone):
 
 
 BODIES = {
-    "swish and gelu": (
-        (4,),
-        lambda: sequential((4,), layers.Dense(6, "swish"), layers.Dense(5, "gelu")),
-    ),
-    "recurrent": (SERIES, lambda: sequential(SERIES, layers.SimpleRNN(4))),
     "LSTM of tokens": (TOKEN_SERIES, lambda: tokens(layers.LSTM(4))),
     "both ways, masked": (
         TOKEN_SERIES,
@@ -158,10 +150,6 @@ BODIES = {
     "convolution of tokens": (
         TOKEN_SERIES,
         lambda: tokens(layers.Conv1D(4, 3), layers.GlobalMaxPooling1D()),
-    ),
-    "layer normalization": (
-        (4,),
-        lambda: sequential((4,), layers.Dense(5), layers.LayerNormalization()),
     ),
     "group normalization": (
         IMAGE,
@@ -183,10 +171,6 @@ BODIES = {
     "frozen backbone": (IMAGE, lambda: on_top_of(frozen(convolutional_backbone()))),
     "frozen, with noise": (IMAGE, lambda: on_top_of(InInference(backbone_with_noise()))),
     "normalized as in inference": (IMAGE, lambda: on_top_of(InInference(convolutional_backbone()))),
-    "dense, normalized as in inference": (
-        (4,),
-        lambda: sequential((4,), InInference(live_normalization())),
-    ),
     "transformer": (SERIES, lambda: called(Transformer(), *SERIES)),
     "loops in loops": (SERIES, lambda: called(LoopsInLoops(), *SERIES)),
     "nested function": ((4,), lambda: called(NestedFunction(), 4)),

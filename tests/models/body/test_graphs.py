@@ -26,34 +26,19 @@ pytestmark = pytest.mark.grappler
 def of_fused(data_format, training, share, gradient):
     """Returns a function of the fused operation, or of its gradient by x, scale and offset."""
 
+    how = {"epsilon": 0.01, "data_format": data_format, "is_training": training}
+
     def forward(x, scale, offset, mean, variance):
-        return tf.raw_ops.FusedBatchNormV3(
-            x=x,
-            scale=scale,
-            offset=offset,
-            mean=mean,
-            variance=variance,
-            epsilon=0.01,
-            exponential_avg_factor=share,
-            data_format=data_format,
-            is_training=training,
-        )
+        given = {"x": x, "scale": scale, "offset": offset, "mean": mean, "variance": variance}
+        return tf.raw_ops.FusedBatchNormV3(**given, exponential_avg_factor=share, **how)
 
     def backward(x, scale, offset, mean, variance):
         y, _, _, *reserved = forward(x, scale, offset, mean, variance)
         if not training:
             reserved[:2] = mean, variance
-        return tf.raw_ops.FusedBatchNormGradV3(
-            y_backprop=tf.sin(y),
-            x=x,
-            scale=scale,
-            reserve_space_1=reserved[0],
-            reserve_space_2=reserved[1],
-            reserve_space_3=reserved[2],
-            epsilon=0.01,
-            data_format=data_format,
-            is_training=training,
-        )
+        given = {f"reserve_space_{k}": one for k, one in enumerate(reserved, 1)}
+        given |= {"y_backprop": tf.sin(y), "x": x, "scale": scale}
+        return tf.raw_ops.FusedBatchNormGradV3(**given, **how)
 
     return backward if gradient else forward
 
@@ -92,23 +77,18 @@ def test_plain_normalization_computes_what_the_fused_does(data_format, training,
     assert_near((first, *others), expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_ties_in_max_pooling_have_the_gradient_that_tensorflow_gives_them():
+def test_gradient_of_max_pooling_is_in_a_function_with_its_pooling():
+    """Elsewhere TensorFlow may take a kernel for it that is ten times slower."""
     model = BODIES["max pooling"][1]()
     body = Body(model)
     x = tf.ones([3, *IMAGE])  # Every window has equal entries only.
     assert_same(of_body(body, theta_of(body), x), of_keras(model, x))
-
-
-def test_gradient_of_max_pooling_is_in_a_function_with_its_pooling():
-    """Elsewhere TensorFlow may take a kernel for it that is ten times slower."""
-    graph_def = Body(BODIES["max pooling"][1]())._training.parts.backward
+    graph_def = body._training.parts.backward
     assert not [node for node in graph_def.node if node.op == "MaxPoolGrad"]
     own = [f for f in graph_def.library.function if f.attr["_noinline"].b]
     for function in own:
-        assert [node.op for node in function.node_def if "MaxPool" in node.op] == [
-            "MaxPool",
-            "MaxPoolGrad",
-        ]
+        pooling = [node.op for node in function.node_def if "MaxPool" in node.op]
+        assert pooling == ["MaxPool", "MaxPoolGrad"]
     assert len(own) == 2  # The two poolings have different windows.
 
 

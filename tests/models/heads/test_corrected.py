@@ -171,13 +171,6 @@ def test_two_rows_move_as_they_do_beside_an_absent_one(classes, penalty):
         np.testing.assert_allclose(found[0], shrunk, atol=TOLERANCE)
 
 
-def test_a_head_of_one_row_stays():
-    problem = Problem((4,))
-    correction, gate = problem.descended(0.1, 5, 0.05)
-    np.testing.assert_array_equal(correction, problem.correction.astype(np.float32))
-    assert gate == np.float32(problem.gate)
-
-
 @pytest.mark.parametrize(("classes", "task"), PROBLEMS)
 def test_no_rate_raises_the_value(classes, task):
     """With this one, plain steps do, so that they are taken again, with 1 / (2 h A + lambda)."""
@@ -191,7 +184,11 @@ def test_no_rate_raises_the_value(classes, task):
     assert_near((correction, gate), expected, atol=TOLERANCE)
 
 
-def test_a_value_that_is_no_number_is_not_kept():
+def test_a_head_of_one_row_stays_and_a_value_that_is_no_number_is_not_kept():
+    problem = Problem((4,))
+    correction, gate = problem.descended(0.1, 5, 0.05)
+    np.testing.assert_array_equal(correction, problem.correction.astype(np.float32))
+    assert gate == np.float32(problem.gate)
     problem = Problem((0, 1, 2))
     correction, gate = problem.descended(0.01, 5, 1e38)
     started = problem.value(problem.correction, problem.gate, 0.01)

@@ -11,20 +11,15 @@ def test_uniform_head_is_uniform_and_depends_on_its_seed_alone():
     ]
     np.testing.assert_array_equal(heads[0], heads[1])
     assert (heads[0] != heads[2]).all()
-    assert heads[0].min() >= 0
-    assert heads[0].max() < 1
-    np.testing.assert_allclose(
-        np.quantile(heads[0], [0.25, 0.5, 0.75]), [0.25, 0.5, 0.75], atol=0.02
-    )
+    assert 0 <= heads[0].min() < heads[0].max() < 1
+    quarters = [0.25, 0.5, 0.75]
+    np.testing.assert_allclose(np.quantile(heads[0], quarters), quarters, atol=0.02)
 
 
-def test_absent_classes_of_a_uniform_head_are_0():
+def test_absent_classes_of_a_uniform_head_and_biases_of_glorots_are_0():
     head = head_lib.uniform(tf.constant([7, 1]), tf.constant([-1, 1, -1, 3]), 5).numpy()
     assert head[1::2].all()
     assert not head[::2].any()
-
-
-def test_glorot_classifier_has_its_bounds_and_no_bias():
     head = head_lib.glorot(0, 10, 200).numpy()
     assert not head[:, -1].any()
     np.testing.assert_allclose(np.abs(head).max(), (6 / 210) ** 0.5, rtol=0.01)

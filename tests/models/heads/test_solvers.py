@@ -28,7 +28,7 @@ def traced(features, labels, head, steps, rate, solver, task, penalty, classes):
 def run(problem, solver, head, steps, rate, classes=None):
     """Returns the head after some steps, in float64; a rate of None is the automatic one.
 
-    It is traced once for all rates.
+    It is traced once for all steps and rates.
     """
     data = tf.constant(problem.features), tf.constant(problem.labels), float32(head)
     if rate is None:
@@ -37,7 +37,7 @@ def run(problem, solver, head, steps, rate, classes=None):
         rate = automatic_rate(objective, data[-1], solver, np.inf)
     rate = tf.convert_to_tensor(rate, tf.float32)
     of_loss = solver, problem.task, float(problem.penalty[0]), classes
-    return traced(*data, steps, rate, *of_loss).numpy().astype(np.float64)
+    return traced(*data, tf.constant(steps), rate, *of_loss).numpy().astype(np.float64)
 
 
 def descended(problem, head, steps):
