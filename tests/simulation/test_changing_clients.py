@@ -68,8 +68,8 @@ def simulation_of(name, model, per_round=3, **config):
 
 
 @pytest.mark.parametrize("name", each_of(STATES, ("pgfed",)))
-def test_the_others_keep_their_states_to_the_bit(name, tiny_model):
-    """Those that join are not taken for the last one that leaves."""
+def test_the_others_keep_their_states_to_the_bit(name, tiny_model, tmp_path):
+    """Those that join are not taken for the last one that leaves; checkpoints have what is new."""
     with simulation_of(name, tiny_model) as simulation:
         for _ in range(2):
             simulation.run_round(evaluate=True)
@@ -81,6 +81,16 @@ def test_the_others_keep_their_states_to_the_bit(name, tiny_model):
         record = simulation.run_round(evaluate=True)
         assert record["round"] == 3
         assert np.isfinite(record["train_loss"])
+        simulation.save(tmp_path)
+        ends = [simulation.server_state, simulation.client_states(range(5))]
+        simulation.run_round()
+        simulation.restore(tmp_path)
+        same = simulation.algorithm, simulation.data, simulation.participation
+    with pfl.Simulation(*same, engine="in_process") as restored:
+        restored.restore(tmp_path)
+        for one in (simulation.server_state, restored.server_state):
+            assert_identical(tf.nest.flatten(ends[0]), tf.nest.flatten(one))
+        assert_identical(tf.nest.flatten(ends[1]), states_of(restored, range(5)))
 
 
 @pytest.mark.parametrize("engine", ENGINES[:2])

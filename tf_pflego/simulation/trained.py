@@ -54,6 +54,8 @@ class Trained:
         If this fails, nothing has changed. `beside` is the open engine, if there is one.
         """
         federation = participation.federation_of(self.algorithm)
+        # What checkpoints are compared with: a `LastCohort`, whose members vary, has none in it.
+        start = server_state if beside is None else self.algorithm.init_server(federation)
         sample = sample_of_clients(self.seed, data.num_clients, self.eval_clients)
         engine = engine_choice.build(
             self._engine_name if beside is None else beside.place,
@@ -74,7 +76,7 @@ class Trained:
         self.participation = participation
         self.federation = federation
         self.server_state = server_state
-        self._spec = specs_of(server_state)
+        self._spec = specs_of(start)
         self._sample = sample
         self._rounds = Rounds(
             self.algorithm, data, federation, self._engine, self.seed, server_state
