@@ -9,7 +9,7 @@ from tests.sweeps.conftest import rows_of
 from tf_pflego.sweeps import Experiment, Range, grid, runner, store
 
 # Optuna is installed with the current line.
-
+pytestmark = pytest.mark.usefixtures("traced_once")
 SMALL = {"num_clients": 10, "clients_per_round": 4, "num_rounds": 12, "local_steps": 20}
 
 
