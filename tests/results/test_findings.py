@@ -169,23 +169,17 @@ def test_rows_of_a_fall_with_a_clients_examples_and_columns_rise():
         assert 0 < change["columns"][2] < 0.6
 
 
-def first_round_within_a_point(curves, cell, of_cell, seed):
-    """The first round of `cell` whose participants are within a point of where `of_cell` ends."""
-    accuracy = "participant_test_accuracy/example_mean"
-    near = curves[of_cell, seed][accuracy][-LAST_ROUNDS:].mean() - 0.01
-    curve = curves[cell, seed]
-    return curve["round"][curve[accuracy] >= near][0]  # NaN, if not measured, is not near.
-
-
 @pytest.mark.parametrize("degree,tuned", [("medium", 0.006), ("no", 0.007)])
 def test_newtons_participants_need_about_a_third_of_the_rounds(degree, tuned):
     """docs/results/pflego.md says so about Newton's method."""
-    curves = sweep_of("head_solvers").curves()
-    newton, descent = (f"fashion_mnist_{degree}_{cell}" for cell in ("newton_auto", f"gd_{tuned}"))
+    curves, accuracy = sweep_of("head_solvers").curves(), "participant_test_accuracy/example_mean"
+    cells = [f"fashion_mnist_{degree}_{solver}" for solver in ("newton_auto", f"gd_{tuned}")]
     for seed in range(3):
-        rounds = first_round_within_a_point(curves, newton, descent, seed)
-        of_descent = first_round_within_a_point(curves, descent, descent, seed)
-        assert 0.2 <= rounds / of_descent <= 0.45
+        newton, descent = (curves[cell, seed] for cell in cells)
+        # Rounds until they are within a point of where descent ends; NaN, if not measured, is not.
+        near = descent[accuracy][-LAST_ROUNDS:].mean() - 0.01
+        first, of_descent = (one["round"][one[accuracy] >= near][0] for one in (newton, descent))
+        assert 0.2 <= first / of_descent <= 0.45
 
 
 def minutes_of_first_seed(name):

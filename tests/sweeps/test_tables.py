@@ -92,7 +92,7 @@ def test_the_table_is_what_the_raw_runs_say(finished):
             error = expected["difference_error"]
             assert cells["difference, points"] == f"{value:+.2f} ± {error:.2f}"
     assert any("(1000); up to 2 settings" in one for one in compared.notes)
-    # Of two values each is one end, and there is a line for each.
+    # There is a line for each end, and each of two values is one.
     edges = [
         one for one in compared.warnings if one.startswith("A better client_learning_rate may")
     ]
