@@ -27,6 +27,18 @@ def sweep_of(name):
     return load_sweep(RESULTS / name)
 
 
+def served_of(name):
+    """Returns {run: {seed: percent of all clients as served}}."""
+    served = {}
+    for row in sweep_of(name).rows:
+        served.setdefault(row["run"], {})[row["seed"]] = 100 * row[store.SERVED]
+    return served
+
+
+def mean(of_seeds):
+    return np.mean([*of_seeds.values()])
+
+
 def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best():
     best = {}
     for row in sweep_of("pgfed_tuning").rows:
@@ -34,6 +46,9 @@ def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best(
         if row[store.SERVED] > known[store.SERVED]:
             best[row["algorithm"]] = row
     tuned = {name: settings for name, settings in pgfed.TUNED.items() if "as" not in settings}
+    for settings in pgfed.TUNED.values():  # Some differ from another method by a term.
+        if "as" in settings:
+            assert settings == pgfed.TUNED[settings["as"]] | {"as": settings["as"]}
     assert set(best) == set(tuned)
     cells = {cell.name: cell for cell in pgfed.pgfed_tuning.planned}
     for algorithm, row in best.items():
@@ -90,13 +105,12 @@ def test_the_rates_beside_a_shared_head_are_those_that_tuning_found_best():
 
 def test_on_other_data_a_shared_head_is_above_plain_pflego():
     """docs/results/shared_head.md says so: of each seed on Omniglot, of the means on the digits."""
-    runs = grouped(sweep_of("shared_head_other_data").rows, "run")
-    for run, rows in runs.items():
+    served = served_of("shared_head_other_data")
+    for run, shared in served.items():
         if run.endswith("_shared_head"):
-            plain = runs[run.replace("_shared_head", "_plain")]
-            pairs = zip(rows, plain, strict=True)
-            gains = [shared[store.SERVED] - one[store.SERVED] for shared, one in pairs]
-            assert len(gains) == 3 and np.mean(gains) > 0
+            plain = served[run.replace("_shared_head", "_plain")]
+            gains = [shared[seed] - plain[seed] for seed in range(3)]
+            assert np.mean(gains) > 0
             assert min(gains) > 0 or "digits" in run
 
 
@@ -119,43 +133,31 @@ def test_no_group_of_clients_that_disagree_is_below_plain_pflego():
 
 def test_at_every_number_of_passes_the_lead_of_a_shared_head_is_its_servers():
     """docs/results/shared_head.md says so of each seed, and how far it is behind at one pass."""
-    rows = sweep_of("shared_head_passes").rows
-    for same_seed in grouped(rows, "seed").values():
-        served = {row["run"]: 100 * row[store.SERVED] for row in same_seed}
-        for count in (1, 2, 5, 10):
-            shared = served[f"pflego_shared_head_{count}"]
+    served = served_of("shared_head_passes")
+    for count in (1, 2, 5, 10):
+        for seed, shared in served[f"pflego_shared_head_{count}"].items():
             for method in ("pflego", "fedavg_adam", "fedrod", "pgfed", "fedavg_muon"):
-                assert shared > served[f"{method}_{count}"]
+                assert shared > served[f"{method}_{count}"][seed]
             for method in ("fedrod_muon", "pgfed_muon"):
-                ahead = served[f"{method}_{count}"] - shared
+                ahead = served[f"{method}_{count}"][seed] - shared
                 assert 0.1 < ahead < 0.8 if count == 1 else abs(ahead) < 0.3
-    means = {run: float(percent(of, store.SERVED)) for run, of in grouped(rows, "run").items()}
-    assert means["pflego_2"] > means["pflego_1"] > means["pflego_5"] > means["pflego_10"]
+    means = [round(mean(served[f"pflego_{count}"]), 2) for count in (2, 1, 5, 10)]
+    assert means[0] > means[1] > means[2] > means[3]
 
 
-def test_pgfed_is_above_local_and_fedavg_with_every_seed():
-    """docs/results/pgfed.md says so of the twin on Fashion-MNIST."""
-    rows = sweep_of("pgfed_table1").rows
-    served = {(row["run"], row["seed"]): row[store.SERVED] for row in rows}
+def test_pgfed_is_above_local_and_fedavg_and_with_as_many_passes_above_pflego():
+    """docs/results/pgfed.md says so of every seed of the twin on Fashion-MNIST."""
+    served = served_of("pgfed_table1")
     for seed in range(3):
-        of_pgfed = served["fashion_mnist_25_pgfed", seed]
-        assert of_pgfed > served["fashion_mnist_25_local", seed] + 0.01
-        assert of_pgfed > served["fashion_mnist_25_fedavg", seed] + 0.1
-
-
-def test_pflego_with_as_many_passes_is_above_local():
-    """docs/results/pgfed.md says so of the first seed at every rate, and PGFed is above both."""
-
-    def first_seed_of(experiment):
-        rows = sweep_of(experiment).rows
-        return {row["run"]: row[store.SERVED] for row in rows if row["seed"] == 0}
-
-    of_all, varied = first_seed_of("pgfed_table1"), first_seed_of("pgfed_variations")
+        of_pgfed = served["fashion_mnist_25_pgfed"][seed]
+        assert of_pgfed > served["fashion_mnist_25_local"][seed] + 1
+        assert of_pgfed > served["fashion_mnist_25_fedavg"][seed] + 10
+    # With as many passes PFLEGO is between PGFed and `local`, of the first seed at every rate.
+    varied = served_of("pgfed_variations")
+    best, local = (served[f"fashion_mnist_25_{name}"][0] for name in ("pgfed", "local"))
     for rate in (0.1, 0.01, "auto"):
-        of_pflego = varied[f"fashion_mnist_25_pflego_{rate}_T600"]
-        local = of_all["fashion_mnist_25_local"]
-        assert varied[f"fashion_mnist_25_pflego_{rate}_T120"] < local < of_pflego
-        assert of_pflego < of_all["fashion_mnist_25_pgfed"]
+        few, many = (varied[f"fashion_mnist_25_pflego_{rate}_T{count}"][0] for count in (120, 600))
+        assert few < local < many < best
 
 
 def test_rows_of_a_fall_with_a_clients_examples_and_columns_rise():
@@ -167,23 +169,17 @@ def test_rows_of_a_fall_with_a_clients_examples_and_columns_rise():
         assert 0 < change["columns"][2] < 0.6
 
 
-def first_round_within_a_point(curves, cell, of_cell, seed):
-    """The first round of `cell` whose participants are within a point of where `of_cell` ends."""
-    accuracy = "participant_test_accuracy/example_mean"
-    near = curves[of_cell, seed][accuracy][-LAST_ROUNDS:].mean() - 0.01
-    curve = curves[cell, seed]
-    return curve["round"][curve[accuracy] >= near][0]  # NaN, if not measured, is not near.
-
-
 @pytest.mark.parametrize("degree,tuned", [("medium", 0.006), ("no", 0.007)])
 def test_newtons_participants_need_about_a_third_of_the_rounds(degree, tuned):
     """docs/results/pflego.md says so about Newton's method."""
-    curves = sweep_of("head_solvers").curves()
-    newton, descent = (f"fashion_mnist_{degree}_{cell}" for cell in ("newton_auto", f"gd_{tuned}"))
+    curves, accuracy = sweep_of("head_solvers").curves(), "participant_test_accuracy/example_mean"
+    cells = [f"fashion_mnist_{degree}_{solver}" for solver in ("newton_auto", f"gd_{tuned}")]
     for seed in range(3):
-        rounds = first_round_within_a_point(curves, newton, descent, seed)
-        of_descent = first_round_within_a_point(curves, descent, descent, seed)
-        assert 0.2 <= rounds / of_descent <= 0.45
+        newton, descent = (curves[cell, seed] for cell in cells)
+        # Rounds until they are within a point of where descent ends; NaN, if not measured, is not.
+        near = descent[accuracy][-LAST_ROUNDS:].mean() - 0.01
+        first, of_descent = (one["round"][one[accuracy] >= near][0] for one in (newton, descent))
+        assert 0.2 <= first / of_descent <= 0.45
 
 
 def minutes_of_first_seed(name):
@@ -216,19 +212,13 @@ def test_the_heads_of_the_experiments_files_say_what_was_measured():
         assert percent(runs, store.SERVED) in shared_head.__doc__
 
 
-def test_methods_that_differ_from_another_by_a_term_have_its_settings():
-    for settings in pgfed.TUNED.values():
-        if "as" in settings:
-            assert settings == pgfed.TUNED[settings["as"]] | {"as": settings["as"]}
-
-
 def test_three_methods_are_ahead_of_clients_that_train_alone():
     """docs/results.md says so of the fair field, and that ten methods are done.
 
     With the shared head's server four methods are level with it, seed by seed.
     """
-    sweep = sweep_of("fair_field")
-    rows = [row for row in sweep.table().rows if "server_optimizer=muon" not in row["method"]]
+    rows = sweep_of("fair_field").table().rows
+    rows = [row for row in rows if "server_optimizer=muon" not in row["method"]]
     errors = {row["method"]: row["difference_error"] for row in rows if row["method"] != "local"}
     ahead = [
         row["method"]
@@ -237,16 +227,12 @@ def test_three_methods_are_ahead_of_clients_that_train_alone():
     ]
     assert ahead == ["pflego_shared_head", "fedavg", "ditto"]
     assert len(rows) == 10
-    by_run = grouped(sweep.rows, "run")
-    served = {
-        name: np.array([100 * row[store.SERVED] for row in sorted(of, key=lambda row: row["seed"])])
-        for name, of in by_run.items()
-    }
-    prefix = "high_global_class_mask"
+    served, prefix = served_of("fair_field"), "high_global_class_mask"
+    shared = served[f"{prefix}_pflego_shared_head"]
     for name in ("fedavg", "fedrod", "ditto", "pgfed"):
-        gaps = served[f"{prefix}_{name}_muon"] - served[f"{prefix}_pflego_shared_head"]
-        assert len(gaps) == 3 and np.abs(gaps).max() < 0.2
-    assert np.mean(served[f"{prefix}_fedrep_muon"] - served[f"{prefix}_local"]) < 0
+        others = served[f"{prefix}_{name}_muon"]
+        assert max(abs(others[seed] - shared[seed]) for seed in range(3)) < 0.2
+    assert mean(served[f"{prefix}_fedrep_muon"]) < mean(served[f"{prefix}_local"])
 
 
 def of_all_rows(name):
@@ -296,9 +282,7 @@ def test_in_small_federations_the_shared_head_is_ahead_of_all_but_those_with_its
     assert same.keys() == {"fedavg", "fedrod", "ditto", "fedrep", "pgfed"}
     assert all(0.95 < same[name]["difference"] < 1.3 for name in same.keys() - {"fedrep"})
     assert same["fedrep"]["difference"] < 0
-    by_seed = {row["run"]: {} for row in sweep_of("field_high").rows}
-    for row in sweep_of("field_high").rows:
-        by_seed[row["run"]][row["seed"]] = 100 * row[store.SERVED]
+    by_seed = served_of("field_high")
     for name in ("fedavg", "fedrod", "pgfed"):
         ours, others = (by_seed[run] for run in ("pflego_shared_head", f"{name}_muon"))
         gaps = [others[seed] - ours[seed] for seed in ours]
@@ -340,14 +324,13 @@ def test_the_figures_are_of_the_methods_the_rounds_and_the_bridges_of_the_progra
 
 def test_what_privacy_costs():
     """How much it costs, in docs/privacy.md."""
-    sweep = sweep_of("private_curve")
-    served = {(row["run"], row["seed"]): 100 * row[store.SERVED] for row in sweep.rows}
+    served = served_of("private_curve")
     ahead = ("fedavg_fine_tuned", "pflego_shared_head", "ppsgd")
     noisy = ("0.5", "1", "2", "4", "8")
 
     def gain(run, other):
         """The mean of the differences over seeds, and its standard error."""
-        found = [served[run, seed] - served[other, seed] for seed in range(5)]
+        found = [served[run][seed] - served[other][seed] for seed in range(5)]
         return np.mean(found), np.std(found, ddof=1) / 5**0.5
 
     def is_level(run, other):
@@ -368,7 +351,7 @@ def test_what_privacy_costs():
         mean, error = gain(f"pflego-{column}", "local")
         assert mean > 2 * error and round(mean) == 1
     assert all(gain(f"centaur-{column}", "local")[0] < 0 for column in noisy)
-    chosen = {row["run"]: row for row in sweep.rows}
+    chosen = {row["run"]: row for row in sweep_of("private_curve").rows}
     for column in noisy:
         for method in (*ahead, "centaur"):
             largest = max(private_curve._METHODS[method][2])

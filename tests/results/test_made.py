@@ -14,7 +14,7 @@ import pytest
 from absl import flags
 
 from tests.methods import each_of, thorough
-from tests.starts import in_this_process
+from tests.starts import done
 from tf_pflego import algorithms
 from tf_pflego.program import flags as program_flags
 from tf_pflego.reports import figures as drawn
@@ -118,41 +118,11 @@ def test_a_committed_run_is_finished_until_its_cells_settings_change(name):
             assert not store.is_made_with(*made, fewer)
 
 
-def swept(capsys, file, *options):
-    """What `tf-pflego sweep` says of the committed results."""
-    place = ROOT / "run_configs" / "experiments" / file
-    result = in_this_process(["sweep", str(place), f"--output_dir={RESULTS}", *options], capsys)
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout
-
-
-@pytest.mark.thorough
-def test_the_program_shows_what_a_file_of_experiments_has_results_of(capsys, monkeypatch):
-    monkeypatch.setattr(drawn, "image_of", lambda *_: b"")
-    pages = [
-        (RESULTS / name / "tables.md").read_text(encoding="utf-8")
-        for name in vars(pflego)
-        if name in WITH_RUNS
-    ]
-    assert swept(capsys, "pflego.py", "--show") == "".join(pages)
-
-
-def test_the_program_lists_what_is_finished(capsys):
-    listed = swept(capsys, "pflego.py:table1", "--list", "--where", "dataset=fashion_mnist")
-    title, *lines = listed.splitlines()
-    cells = [c.name for c in pflego.table1.planned if c.settings["dataset"] == "fashion_mnist"]
-    assert pflego.table1.title in title
-    assert [line.split()[0] for line in lines] == cells
-    assert [line.split()[0] for line in lines if line.endswith("finished")] == [
-        f"fashion_mnist_{degree}_pflego" for degree in ("high", "medium", "no")
-    ]
-    assert "2 runs left, about " in lines[0]
-
-
 def test_the_program_prints_a_flag_file_of_any_cell(capsys, tmp_path):
-    selected = "--flags", "--where", "name=omniglot_fedrecon_tau25"
-    path = tmp_path / "own.flags"
-    path.write_text(swept(capsys, "pflego.py:local_steps", *selected), encoding="utf-8")
+    file, path = pflego.__file__, tmp_path / "own.flags"
+    flags = ["--flags", "--where=name=omniglot_fedrecon_tau25", f"--output_dir={RESULTS}"]
+    result = done(["sweep", f"{file}:local_steps", *flags], capsys)
+    path.write_text(result.stdout, encoding="utf-8")
     (cell,) = [c for c in pflego.local_steps.planned if c.name == "omniglot_fedrecon_tau25"]
     run_config, hyper_parameters, _ = parsed(f"--flagfile={path}")
     settings = vars(run_config) | hyper_parameters

@@ -2,31 +2,21 @@
 
 import json
 
-import documents
 import numpy as np
 import trained_body
 from paper_pages import DEGREES
 
-from tf_pflego.sweeps import load_sweep, store
-
-RESULTS = documents.RESULTS
-
-
-def sweep_of(name):
-    return load_sweep(RESULTS / name)
+from tests.results.test_findings import RESULTS, mean, served_of, sweep_of
+from tf_pflego.sweeps import store
 
 
 def test_a_trained_network_is_worth_more_than_any_method_is_from_scratch():
-    served = {}
-    for name in ("trained_body", "trained_body_scratch"):
-        for row in sweep_of(name).rows:
-            served.setdefault((name, row["run"]), []).append(100 * row[store.SERVED])
-    assert {len(of_seeds) for of_seeds in served.values()} == {3}
-    means = {key: np.mean(of_seeds) for key, of_seeds in served.items()}
+    sweeps = [served_of(name) for name in ("trained_body", "trained_body_scratch")]
+    assert {len(of_seeds) for served in sweeps for of_seeds in served.values()} == {3}
     for degree in DEGREES:
         trained, scratch = (
-            {method: means[name, f"{degree}_{method}"] for method in trained_body.METHODS}
-            for name in ("trained_body", "trained_body_scratch")
+            {method: mean(served[f"{degree}_{method}"]) for method in trained_body.METHODS}
+            for served in sweeps
         )
         assert trained["local"] > max(scratch.values())
         gains = [trained[method] - trained["local"] for method in ("fedavg", "pflego_shared_head")]
@@ -55,10 +45,9 @@ def test_heads_on_a_trained_network_gain_by_a_penalty_and_newtons_steps():
             degree = row["run"].split("_")[0]
             cell = served.setdefault((name, degree, method), {})
             cell[row["seed"]] = 100 * row[store.SERVED]
-    means = {key: np.mean(list(of_seeds.values())) for key, of_seeds in served.items()}
 
     def gain(degree, one, other):
-        return means[one[0], degree, one[1]] - means[other[0], degree, other[1]]
+        return mean(served[one[0], degree, one[1]]) - mean(served[other[0], degree, other[1]])
 
     plain, alone = ("trained_body", "pflego"), ("trained_body", "local")
     penalty, newton = ("trained_heads", "pflego"), ("trained_heads", "newton")

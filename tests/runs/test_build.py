@@ -107,32 +107,19 @@ def test_a_number_beside_the_name_of_a_compression_is_that_of_its_wrapper(tiny_m
         assert one(sums, ()) == other(sums, ()) != method.exchanges[0].upload_bytes(sums, ())
 
 
-def defined():
-    values = flags.FlagValues()
-    program_flags.define_flags(values)
-    return values
-
-
 def test_methods_that_share_a_flag_define_it_alike():
     """All but its default and which of the choices a method takes."""
-    definitions = {}
+    definitions, momenta = {}, set()
     for name, (kind, _) in REGISTRY.items():
         for field in dataclasses.fields(kind):
             expected = definitions.setdefault(field.name, settings.definition(field))
             assert settings.definition(field) == expected, f"{field.name} of {name}"
+            momenta |= {field.default} if field.name == "momentum" else set()
+    assert len(momenta) > 1
+    program_flags.define_flags(defined := flags.FlagValues())
+    assert defined["momentum"].default is None  # Each method has its own.
     # None has the name of a flag of the run, which it would hide.
     assert not definitions.keys() & {field.name for field in dataclasses.fields(RunConfig)}
-
-
-def test_defaults_may_differ():
-    defaults = {
-        field.default
-        for kind, _ in REGISTRY.values()
-        for field in dataclasses.fields(kind)
-        if field.name == "momentum"
-    }
-    assert len(defaults) > 1
-    assert defined()["momentum"].default is None  # Each method has its own.
 
 
 def test_the_parts_have_each_setting_once_and_the_whole_is_flat():

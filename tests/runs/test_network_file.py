@@ -65,56 +65,43 @@ def test_it_learns_what_a_run_with_that_model_does(run, digits_dir):
                     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("network", "message"),
-    [(None, "`network` must be given .* names it"), ("other.keras", "has another content")],
-)
-def test_it_is_read_only_with_the_file_that_it_had(run, digits_dir, network, message):
-    named = network and str(run / network)
-    with (
-        pfl.load_run(run / "run", digits_dir, network=named) as stored,
-        pytest.raises(RunDirectoryError, match=message),
-    ):
-        stored.simulation()
+def test_it_is_read_only_with_the_file_that_it_had(run, digits_dir):
+    other = {"network": str(run / "other.keras")}
+    for given, message in (({}, "must be given .* names it"), (other, "must .* another content")):
+        with pfl.load_run(run / "run", digits_dir, **given) as stored:
+            with pytest.raises(RunDirectoryError, match=f"`network` {message}"):
+                stored.simulation()
 
 
 def test_it_goes_on_with_the_same_content_alone(run, digits_dir):
+    path, more = run / "body.keras", {"num_rounds": 3, "resume": True}
+    kept = path.read_bytes()
+    path.write_bytes((run / "other.keras").read_bytes())
     with pytest.raises(RunDirectoryError, match="network_digest"):
-        (run / "moved").mkdir()
-        (run / "other.keras").rename(run / "moved" / "body.keras")
-        kept = (run / "body.keras").rename(run / "kept.keras")
-        (run / "moved" / "body.keras").rename(run / "body.keras")
-        try:
-            _trained(run, digits_dir, num_rounds=3, resume=True)
-        finally:
-            (run / "body.keras").rename(run / "other.keras")
-            kept.rename(run / "body.keras")
-    assert _trained(run, digits_dir, num_rounds=3, resume=True)["round"] == 3
+        _trained(run, digits_dir, **more)
+    path.write_bytes(kept)
+    assert _trained(run, digits_dir, **more)["round"] == 3
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "No such file or directory"),
-        ("a pipe", "no regular file"),
-        (b"no archive", "can load, without code of its own"),
-    ],
-)
-def test_no_network_is_refused(tmp_path, digits_dir, content, message):
-    path = tmp_path / "body.keras"
-    if content == "a pipe":
-        os.mkfifo(path)
-    elif content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"`network` must be a file .*{message}"):
-        _trained(tmp_path, digits_dir, num_rounds=1)
-    assert not (tmp_path / "run").exists()
-
-
-def test_code_in_a_file_is_not_run(tmp_path, digits_dir):
+def write_code(path):
     inputs = tf.keras.Input([8, 8, 1])
     flat = tf.keras.layers.Flatten()(inputs)
     output = tf.keras.layers.Lambda(lambda x: x[:, :4])(flat)
-    tf.keras.Model(inputs, tf.keras.layers.Dense(2)(output)).save(tmp_path / "body.keras")
-    with pytest.raises(ValueError, match=r"`network` must be a file .*without code of its own"):
+    tf.keras.Model(inputs, tf.keras.layers.Dense(2)(output)).save(path)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: None, "No such file or directory"),
+        (os.mkfifo, "no regular file"),
+        (lambda path: path.write_bytes(b"no archive"), "can load, without code of its own"),
+        (write_code, "can load, without code of its own"),
+    ],
+    ids=["nothing", "a pipe", "no archive", "code"],
+)
+def test_no_network_is_refused(tmp_path, digits_dir, write, message):
+    write(tmp_path / "body.keras")
+    with pytest.raises(ValueError, match=f"`network` must be a file .*{message}"):
         _trained(tmp_path, digits_dir, num_rounds=1)
+    assert not (tmp_path / "run").exists()

@@ -1,6 +1,5 @@
 """A run on clients that a user gave: what it writes, by what they are known, and who may go on."""
 
-import csv
 import dataclasses
 import json
 
@@ -16,6 +15,7 @@ from tf_pflego.runs import build
 from tf_pflego.runs.progress import result_table
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.evaluation import summarize
+from tf_pflego.sweeps import store
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 NAMES = ("north", "south", "east", "west")
@@ -91,26 +91,16 @@ def test_a_statistic_of_ones_own_says_which_of_two_values_is_better(tmp_path, mo
     monkeypatch.setattr(statistic_names, "_OWN", {})
     assert stored.read(tmp_path / "run").configuration["own_statistics"].keys() == {"misses"}
     assert not statistic_names.shown("misses").higher_is_better
-    again = pfl.run(
-        config_of(tmp_path / "run", num_rounds=3, validation_fraction=0.3, resume=True),
-        None,
-        clients_of(),
-        model=model,
-        local_steps=2,
-    )
-    assert again["round"] == 3 and "ended with misses" in repr(pfl.load_run(tmp_path / "run"))
-
-
-def rows_of(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
+    again = dataclasses.replace(config, resume=True)
+    assert pfl.run(again, None, clients_of(), model=model, local_steps=2)["round"] == 3
+    assert "ended with misses" in repr(pfl.load_run(tmp_path / "run"))
 
 
 def test_files_have_the_names_and_who_the_clients_are(finished):
-    rows = rows_of(finished / "clients.csv")
+    rows = store.read(finished / "clients.csv")
     assert [row["name"] for row in rows] == ["north", "south", "east"]
     assert [row["classes"] for row in rows] == ["0 4", "1 4", "2 4"]
-    new = rows_of(finished / "new_clients.csv")
+    new = store.read(finished / "new_clients.csv")
     assert [(row["client"], row["name"]) for row in new] == [("3", "west")] * 2
     with np.load(finished / "partition.npz") as arrays:
         assert arrays["names"].tolist() == list(NAMES)

@@ -200,15 +200,16 @@ def test_a_bad_file_is_one_line(text, digits_dir, tmp_path, capsys):
     assert_refused(in_this_process(flags, capsys), BAD[text])
 
 
-@pytest.mark.parametrize("name", ["missing.py:f", "x\ny.py:f"])
-def test_a_missing_file_is_one_line(name, capsys):
-    refused = in_this_process([f"--algorithm={name}"], capsys)
-    assert_refused(refused, "--algorithm must name a file that can be read; got", "No such file")
+NO_FILE = "--algorithm must name a file that can be read; got", "No such file"
+NO_BUILDER = "as FILE.py:FUNCTION; got 'own.py'. Add", "--algorithm=own.py:build_x"
 
 
-def test_a_file_without_its_builder_is_one_line(capsys):
-    refused = in_this_process(["--algorithm=own.py"], capsys)
-    assert_refused(refused, "as FILE.py:FUNCTION; got 'own.py'. Add", "--algorithm=own.py:build_x")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("missing.py:f", NO_FILE), ("x\ny.py:f", NO_FILE), ("own.py", NO_BUILDER)],
+)
+def test_a_missing_file_or_builder_is_one_line(name, said, capsys):
+    assert_refused(in_this_process([f"--algorithm={name}"], capsys), *said)
 
 
 @pytest.mark.parametrize("engine", ENGINES[:2])

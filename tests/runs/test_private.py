@@ -18,7 +18,6 @@ from tf_pflego.runs.progress import remarks_on_privacy
 
 PRIVATE = (
     *SMALL,
-    "--num_rounds=7",
     "--participation=cyclic",  # For which an epsilon is computed in no time.
     "--dp_epsilon=8",
     "--clip_norm=0.2",
@@ -34,7 +33,7 @@ def stop(record):
 def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, tmp_path, capsys):
     """Its secret is drawn once, so two runs that share it must have shared a checkpoint."""
     output, copy = tmp_path / "run", tmp_path / "copy"
-    flags = (*PRIVATE, f"--data_dir={digits_dir}", "--resume")
+    flags = (*PRIVATE, "--num_rounds=7", f"--data_dir={digits_dir}", "--resume")
     code = "import sys; from tests.runs.resumed import die_before\n"
     code += f"die_before(int(sys.argv.pop(1)), {str(output)!r})\n{ENTRY}"
     if is_killed:
@@ -81,8 +80,7 @@ def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, t
 
 def test_a_run_that_goes_on_for_more_rounds_keeps_its_noise(digits_dir, tmp_path, capsys):
     output = tmp_path / "run"
-    few = [flag for flag in PRIVATE if not flag.startswith("--num_rounds")]
-    flags = [*few, f"--data_dir={digits_dir}", f"--output_dir={output}", "--resume"]
+    flags = [*PRIVATE, f"--data_dir={digits_dir}", f"--output_dir={output}", "--resume"]
     assert in_this_process([*flags, "--num_rounds=4"], capsys).returncode == 0
     result = done([*flags, "--num_rounds=7"], capsys)
     records = records_of(output)
@@ -118,8 +116,7 @@ def test_the_end_of_a_run_says_what_fits_badly(signal, clipped, said):
 
 def test_banded_noise_does_not_go_on_for_more_rounds(digits_dir, tmp_path, capsys):
     output = tmp_path / "run"
-    few = [flag for flag in PRIVATE if not flag.startswith("--num_rounds")]
-    flags = [*few, "--dp_mechanism=banded", f"--data_dir={digits_dir}"]
+    flags = [*PRIVATE, "--dp_mechanism=banded", f"--data_dir={digits_dir}"]
     flags += [f"--output_dir={output}", "--resume"]
     assert in_this_process([*flags, "--num_rounds=3"], capsys).returncode == 0
     before = contents(output)
@@ -138,10 +135,6 @@ def test_banded_noise_does_not_go_on_for_more_rounds(digits_dir, tmp_path, capsy
         (["--secure_sum_bits=24"], "--clip_norm must be a number"),
         (["--secure_sum_bits=2", "--clip_norm=1"], "--secure_sum_bits must be at least 4"),
         (["--robust_sum=norm_bound"], "--clip_norm must be a number"),
-        thorough(
-            ["--dp_epsilon=1", "--algorithm=pgfed", "--clip_norm=1"],
-            "must see of each client alone",
-        ),
         (["--dp_epsilon=1", "--participation=range", "--clients_per_round_range=1,3"], "range"),
         (
             ["--dp_epsilon=1", "--dp_mechanism=banded", "--participation=cyclic"],

@@ -13,8 +13,9 @@ from tests.conftest import INPUTS, make_clients
 from tests.methods import each_of, thorough
 from tests.resources import collecting
 from tests.runs.resumed import records_of
+from tests.runs.test_own_methods import NothingConfig
 from tf_pflego.aggregation.attacks import attackers_of
-from tf_pflego.core import nests, settings
+from tf_pflego.core import nests
 from tf_pflego.engines import tracing
 from tf_pflego.runs import build, training
 from tf_pflego.runs.config import RunConfig
@@ -115,11 +116,6 @@ def test_other_settings_and_shapes_trace_anew(num_classes, changed, run, tiny_cl
             assert set(run(2, tiny_clients, "fedavg")[1]) <= {FIRST_STATES}
         sharing = run(1, others, "fedavg", **changed)
     assert sharing == run(1, others, "fedavg", **changed)
-
-
-@dataclasses.dataclass(frozen=True)
-class NothingConfig(settings.HyperParameters):
-    """Of a method that has no hyper-parameters."""
 
 
 def build_drawn(model, config: NothingConfig):

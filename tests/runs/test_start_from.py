@@ -11,14 +11,11 @@ import pytest
 import tf_pflego as pfl
 from tests.data.tables import schools
 from tests.methods import thorough
+from tests.runs.test_tables import FLAGS
 from tests.starts import code_of, done, in_this_process
 
 pytestmark = pytest.mark.usefixtures("traced_once")
-FLAGS = (
-    *("--client_column=School", "--feature_columns=Sex,SES", "--split=last"),
-    *("--time_column=year", "--min_rows=6", "--small_clients=drop", "--clients_per_round=2"),
-    *("--local_steps=2", "--num_rounds=2", "--engine=in_process"),
-)
+TASKS = {"Passed": "classification", "MathAch": "regression"}
 
 
 def month(path, gone, **changed):
@@ -31,24 +28,17 @@ def month(path, gone, **changed):
     return schools.written(path, columns)
 
 
-def trained(directory, label, task):
-    """The directory of a run on a table of June."""
-    table, place = month(directory / "june.csv", "1308"), directory / "june"
-    told = [f"--table={table}", f"--label_column={label}", f"--task={task}"]
-    assert code_of([*told, *FLAGS, f"--output_dir={place}"]) == 0
-    return place
-
-
-TASKS = {"Passed": "classification", "MathAch": "regression"}
-
-
 @pytest.fixture(scope="module")
 def runs_of_june(tmp_path_factory):
     """A function of the column that is predicted, which returns the directory of a run."""
 
     @functools.cache
     def of_label(label):
-        return trained(tmp_path_factory.mktemp("june"), label, TASKS[label])
+        directory = tmp_path_factory.mktemp("june")
+        table, place = month(directory / "june.csv", "1308"), directory / "june"
+        told = [f"--table={table}", *FLAGS, f"--label_column={label}", f"--task={TASKS[label]}"]
+        assert code_of([*told, "--num_rounds=2", f"--output_dir={place}"]) == 0
+        return place
 
     return of_label
 

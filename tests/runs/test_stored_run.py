@@ -148,29 +148,6 @@ def own_clients(seed=0):
     return pfl.from_arrays(pairs, pairs, name="mine", class_names=["a", "b", "c", "d"])
 
 
-def test_a_run_on_own_arrays_needs_them_again(tmp_path):
-    output = tmp_path / "run"
-    pfl.run(config_of(output, num_clients=0), clients=own_clients(), **STEPS)
-    run = pfl.load_run(output)
-    assert run.configuration["num_clients"] == CLIENTS
-    assert run.configuration["dataset"] == "mine"
-    assert [own.tolist() for own in run.partition.classes] == [[0, 3], [1, 3], [2, 3]] * 2
-    with pytest.raises(RunDirectoryError, match=r"`clients` must be given .* \(mine\)"):
-        run.client_model(0)
-    run = pfl.load_run(output, clients=own_clients())
-    assert run.clients.class_names == ("a", "b", "c", "d")
-    assert [*run.client_model(1).class_names] == ["b", "d"]
-    rows = list(csv.DictReader((output / "clients.csv").open()))
-    loss = [f"{loss:.6g}" for loss in run.evaluate().train_loss]
-    assert loss == [row["train_loss"] for row in rows]
-    others = r"`clients` must be the clients of the run .*; 6 of 6 are not, the first is client 0"
-    with pytest.raises(ValueError, match=others):
-        pfl.load_run(output, clients=own_clients(seed=1)).evaluate()
-    (output / "partition.npz").unlink()  # A checkpoint tells the data too.
-    with pytest.raises(CheckpointError, match="data_crc32"):
-        pfl.load_run(output, clients=own_clients(seed=1)).evaluate()
-
-
 def own_model(seed=0):
     body = tf.keras.Sequential(
         [tf.keras.layers.Input((4,)), tf.keras.layers.Dense(3, "elu", kernel_initializer="ones")]
@@ -178,23 +155,37 @@ def own_model(seed=0):
     return pfl.SplitModel(body, num_outputs=2, seed=seed)
 
 
-def test_a_run_of_an_own_model_needs_it_again(tmp_path):
-    output, clients = tmp_path / "run", own_clients()
-    config = config_of(output)
-    pfl.run(config, clients=clients, model=own_model(), **STEPS)
+def test_a_run_on_own_arrays_and_of_an_own_model_needs_them_again(tmp_path):
+    output, given = tmp_path / "run", {"clients": own_clients(), "model": own_model()}
+    others = {"clients": own_clients(seed=1), "model": own_model()}
+    config = config_of(output, num_clients=0)
+    pfl.run(config, **given, **STEPS)
+    run = pfl.load_run(output)
+    assert run.configuration["num_clients"] == CLIENTS
+    assert (run.configuration["dataset"], run.configuration["network"]) == ("mine", "own")
+    assert [own.tolist() for own in run.partition.classes] == [[0, 3], [1, 3], [2, 3]] * 2
     with pytest.raises(RunDirectoryError, match=r"`model` must be given .* a model of your own"):
-        pfl.load_run(output, clients=clients).client_model(0)
-    with pfl.load_run(output, clients=clients, model=own_model()) as run:
-        assert run.configuration["network"] == "own"
-        assert run.client_model(1).layers[1].layers[-1].activation is tf.keras.activations.elu
+        run.client_model(0)
+    with pytest.raises(RunDirectoryError, match=r"`clients` must be given .* \(mine\)"):
+        pfl.load_run(output, model=own_model()).client_model(0)
+    with pfl.load_run(output, clients=own_clients(), model=own_model()) as run:
+        assert run.clients.class_names == ("a", "b", "c", "d")
+        model = run.client_model(1)
+        assert [*model.class_names] == ["b", "d"]
+        assert model.layers[1].layers[-1].activation is tf.keras.activations.elu
+        loss = [f"{loss:.6g}" for loss in run.evaluate().train_loss]
         rows = list(csv.DictReader((output / "clients.csv").open()))
-        assert [f"{loss:.6g}" for loss in run.evaluate().train_loss] == [
-            row["train_loss"] for row in rows
-        ]
+        assert loss == [row["train_loss"] for row in rows]
     longer = dataclasses.replace(config, num_rounds=6, resume=True)
-    assert pfl.run(longer, clients=clients, model=own_model(), **STEPS)["round"] == 6
+    assert pfl.run(longer, **given, **STEPS)["round"] == 6
     with pytest.raises(RunDirectoryError, match="`network`: expected own, got mlp"):
-        pfl.run(longer, clients=clients, **STEPS)
+        pfl.run(longer, clients=own_clients(), **STEPS)
+    said = r"`clients` must be the clients of the run .*; 6 of 6 are not, the first is client 0"
+    with pytest.raises(ValueError, match=said):
+        pfl.load_run(output, **others).evaluate()
+    (output / "partition.npz").unlink()  # A checkpoint tells the data too.
+    with pytest.raises(CheckpointError, match="data_crc32"):
+        pfl.load_run(output, **others).evaluate()
 
 
 def test_a_model_is_refused_where_the_run_has_one_of_ours(finished, digits_dir):
@@ -215,11 +206,12 @@ def test_the_directory_does_not_decide_which_data_are_read(copy, digits_dir, tmp
     assert not (tmp_path / "default").exists()
     with pytest.raises(pfl.data.DatasetError, match=f"`dataset` mnist is not in {tmp_path}/own"):
         pfl.load_run(copy, data_dir=tmp_path / "own").evaluate()
-    configure(copy, download=False, dataset="digits", engine="ray", ray_address="127.0.0.1:1")
+    of_ray = {"engine": "ray", "ray_address": "127.0.0.1:1", "resume": True}
+    configure(copy, download=False, dataset="digits", **of_ray)
     shutil.copytree(digits_dir, tmp_path / "default")
     with pfl.load_run(copy) as run, run.simulation() as simulation:
         assert run.configuration["ray_address"] == "127.0.0.1:1"
-        assert simulation.round_number == 5
+        assert simulation.round_number == 5 and isinstance(simulation._engine, InProcessEngine)
         assert run.evaluate().test_hits.shape == (CLIENTS,)
 
 
@@ -231,22 +223,13 @@ def test_what_is_no_run_is_refused(tmp_path):
 
 
 def test_without_checkpoints_it_has_metrics_alone(digits_dir, tmp_path):
-    def stop(record):
-        if record["round"] == 2:
-            raise KeyboardInterrupt
-
-    config = config_of(tmp_path / "run", data_dir=digits_dir, checkpoint_every=0)
-    for stopped in (True, False):
-        if stopped:
-            with pytest.raises(KeyboardInterrupt):
-                pfl.run(config, stop, **STEPS)
-        else:
-            pfl.run(dataclasses.replace(config, num_rounds=3, overwrite=True), **STEPS)
-        run = pfl.load_run(tmp_path / "run", digits_dir)
-        assert len(run.metrics["round"]) == (2 if stopped else 3)
-        for ask in (run.evaluate, run.simulation, lambda run=run: run.client_model(0)):
-            with pytest.raises(RunDirectoryError, match=r"must have a checkpoint.*_every=0"):
-                ask()
+    config = config_of(tmp_path, data_dir=digits_dir, num_rounds=2, checkpoint_every=0)
+    pfl.run(config, **STEPS)
+    run = pfl.load_run(tmp_path, digits_dir)
+    assert len(run.metrics["round"]) == 2
+    for ask in (run.evaluate, run.simulation, lambda: run.client_model(0)):
+        with pytest.raises(RunDirectoryError, match=r"must have a checkpoint.*_every=0"):
+            ask()
 
 
 def test_a_run_that_has_just_begun_is_refused(copy, digits_dir):
@@ -313,12 +296,3 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read(copy, digits_dir, monkey
 
     monkeypatch.setattr(pfl.Simulation, "restore_from", slowly)
     assert run.round_number == 5
-
-
-def test_the_engine_is_not_the_runs(copy, digits_dir):
-    configure(copy, engine="tff", resume=True)
-    run = pfl.load_run(copy, digits_dir)
-    assert run.configuration["engine"] == "tff"
-    with run.simulation() as simulation:
-        assert simulation.round_number == 5
-        assert isinstance(simulation._engine, InProcessEngine)

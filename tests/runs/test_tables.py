@@ -10,6 +10,7 @@ import tf_pflego as pfl
 from tests.data.tables import schools
 from tests.runs.resumed import contents
 from tests.starts import assert_refused, code_of, done, in_this_process
+from tf_pflego.runs import build
 from tf_pflego.runs.run_directory import RunDirectoryError
 
 pytestmark = pytest.mark.usefixtures("traced_once")
@@ -109,20 +110,14 @@ def test_clients_of_a_table_that_were_given_keep_their_preprocessing(table, tmp_
     config = pfl.RunConfig(
         engine="in_process", num_rounds=1, clients_per_round=2, output_dir=tmp_path / "given"
     )
-    pfl.run(config, clients=clients, local_steps=1)
+    summary = pfl.run(config, clients=clients.with_validation(0.25), local_steps=1)
+    assert "validation_root_mean_squared_error/client_mean" in summary
     about = json.loads((tmp_path / "given" / "preprocessing.json").read_text())
     assert [column["name"] for column in about["columns"]] == ["SES"]
     assert json.loads((tmp_path / "given" / "config.json").read_text())["task"] == "regression"
 
 
 def test_validation_examples_are_of_training_rows(table):
-    settings = {"table": table, "client_column": "School", "label_column": "MathAch"}
-    config = pfl.RunConfig(
-        **settings, feature_columns="SES", task="regression", validation_fraction=0.25
-    )
-    simulation = pfl.build_simulation(
-        pfl.RunConfig(**vars(config) | {"engine": "in_process", "clients_per_round": 2})
-    )
-    with simulation:
-        assert simulation.data.validation.sizes.tolist() == [2, 1, 4, 2]
-        assert "validation_root_mean_squared_error/client_mean" in simulation.evaluate().metrics()
+    columns = {"client_column": "School", "label_column": "MathAch", "feature_columns": "SES"}
+    config = pfl.RunConfig(table=table, **columns, task="regression", validation_fraction=0.25)
+    assert build.load_clients(config).validation.sizes.tolist() == [2, 1, 4, 2]

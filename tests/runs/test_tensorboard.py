@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests.runs.resumed import records_of
 from tests.starts import SMALL, done, in_this_process, program
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 ROUNDS = 5
 FLAGS = (*SMALL, f"--num_rounds={ROUNDS}", "--checkpoint_every=2", "--tensorboard")
 

@@ -60,7 +60,6 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
     for number, model in enumerate(models):
         method = "fedavg" if number == 4 else "pflego"
         with simulation_for(model, method) as simulation:
-            simulation.run_round()
             (client,) = served_clients(simulation, [1])
             train, labels = simulation.data.train.of(1)
             for format, suffix in (("savedmodel", ""), ("tflite", ".tflite"), ("keras", ".keras")):
@@ -83,6 +82,8 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
                     expected[f"after_{key}"] = probabilities(client, weights)
                     expected[f"restored_{key}"] = expected[f"after_{key}"]
     found = found_alone(files, tmp_path)
+    named = [found[name] for name in found if name.startswith("names_")]
+    assert named and all(names.tolist() == [b"2", b"5"] for names in named)
     for key, wanted in expected.items():
         np.testing.assert_allclose(found[key], wanted, rtol=0, atol=1e-5, err_msg=key)
     moved = [
@@ -91,15 +92,6 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
         if key.startswith("after_")
     ]
     assert min(moved) > 1e-4  # ten times what files may differ by
-
-
-@pytest.mark.thorough
-def test_a_recurrent_body_needs_no_operation_but_tflites_own(tmp_path):
-    model = pfl.SplitModel(body_of_tokens(layers.GRU(4)), 2)
-    with simulation_for(model) as simulation:
-        pfl.export_clients(simulation, [1], tmp_path / "models", "tflite", learning=False)
-    content = (tmp_path / "models" / "client_1.tflite").read_bytes()
-    assert b"Flex" not in content
 
 
 def with_lambda():

@@ -19,42 +19,40 @@ class Chosen:
         return Evaluation(accuracies_of([9, 1, 4], [10, 10, 10]))
 
 
-@pytest.mark.parametrize(
-    ("which", "expected"),
-    [("2", [2]), ("2,0", [2, 0]), ("all", [0, 1, 2]), ("worst:2", [1, 2]), ((1, 0), [1, 0])],
-)
-def test_clients_are_chosen(which, expected):
-    assert chosen_clients(which, Chosen()) == expected
+NAMES, NORTH = ["a b", "2", "1"], ["north", "south", "west"]
 
 
 @pytest.mark.parametrize(
-    ("which", "expected"), [("a b", [0]), ("2,1", [1, 2]), ("0,a b", None), (["1", 0], [2, 0])]
-)
-def test_clients_are_chosen_by_name(which, expected):
-    """A name that looks like an id comes before the id."""
-    if expected is None:
-        with pytest.raises(ValueError, match="such as 3,7 or their names, each once, or all"):
-            chosen_clients(which, Chosen(["a b", "2", "1"]))
-    else:
-        assert chosen_clients(which, Chosen(["a b", "2", "1"])) == expected
-
-
-@pytest.mark.parametrize("which", ["", "worst", "worst:0", "worst:x", "1,1", "best:3", "1;2"])
-def test_clients_that_cannot_be_chosen_are_refused(which):
-    with pytest.raises(ValueError, match="`clients` must be numbers of clients such as 3,7"):
-        chosen_clients(which, Chosen())
-
-
-@pytest.mark.parametrize(
-    ("which", "expected"),
+    ("names", "which", "expected"),
     [
-        ("north,suoth", r"got 'suoth'. Did you mean south\? Correct"),
-        (["north", "suoth"], r"got 'suoth'. Did you mean south\? "),
-        ("north, 0", "each once, or all, or worst:10; got 0 twice. Correct"),
-        ([2, 2], "each once, or all, or worst:10; got 2 twice. Correct"),
-        ("north,3", r"must be a whole number in \[0, 3\)"),
+        (None, "2", [2]),
+        (None, "2,0", [2, 0]),
+        (None, "all", [0, 1, 2]),
+        (None, "worst:2", [1, 2]),
+        (None, (1, 0), [1, 0]),
+        (NAMES, "a b", [0]),
+        (NAMES, "2,1", [1, 2]),
+        (NAMES, ["1", 0], [2, 0]),
     ],
 )
-def test_a_wrong_client_among_several_is_named(which, expected):
+def test_clients_are_chosen(names, which, expected):
+    """A name that looks like an id comes before the id."""
+    assert chosen_clients(which, Chosen(names)) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "which", "expected"),
+    [
+        *((None, w, "as 3,7, each") for w in ("", "worst", "worst:0", "worst:x", "1,1", "best:3")),
+        (None, "1;2", "`clients` must be numbers of clients such as 3,7, each once, or all"),
+        (NAMES, "0,a b", "such as 3,7 or their names, each once, or all"),
+        (NORTH, "north,suoth", r"got 'suoth'. Did you mean south\? Correct"),
+        (NORTH, ["north", "suoth"], r"got 'suoth'. Did you mean south\? "),
+        (NORTH, "north, 0", "each once, or all, or worst:10; got 0 twice. Correct"),
+        (NORTH, [2, 2], "each once, or all, or worst:10; got 2 twice. Correct"),
+        (NORTH, "north,3", r"must be a whole number in \[0, 3\)"),
+    ],
+)
+def test_a_wrong_client_is_named(names, which, expected):
     with pytest.raises(ValueError, match=expected):
-        chosen_clients(which, Chosen(["north", "south", "west"]))
+        chosen_clients(which, Chosen(names))

@@ -70,8 +70,11 @@ def logits_of(simulation, client, raw):
     return served.predict(weights, tf.constant(raw), classes).numpy()
 
 
-def test_it_takes_images_from_0_to_255_and_cuts_what_the_client_has_not():
-    simulation = simulation_of(small_cnn(), clients_of(images))
+def test_it_takes_images_from_0_to_255_and_leaves_the_users_body_and_the_run_as_they_were():
+    """It has no outputs for the classes that the client has not."""
+    body = small_cnn()
+    before = body.get_weights()
+    simulation = simulation_of(body, clients_of(images))
     simulation.run_round()
     for client, names in enumerate([("5", "9"), ("2", "5", "9")]):
         model, raw = simulation.client_model(client), images(20)
@@ -84,6 +87,11 @@ def test_it_takes_images_from_0_to_255_and_cuts_what_the_client_has_not():
             model.predict(raw, verbose=0), tf.nn.softmax(expected)[:, : len(names)], atol=TOLERANCE
         )
         assert tuple(model.class_names) == names
+    another, expected = simulation.client_model(client), model.predict(raw, verbose=0)
+    another.set_weights([w + 1 for w in another.get_weights()])
+    assert_identical(before, body.get_weights())
+    for unchanged in (model, simulation.client_model(client)):
+        np.testing.assert_array_equal(unchanged.predict(raw, verbose=0), expected)
 
 
 def test_tokens_stay_integers():
@@ -114,34 +122,17 @@ def test_class_names_are_those_of_the_clients_classes(tmp_path):
     assert [text.decode() for text in as_text] == [[names[5], names[9]][k] for k in predicted]
 
 
-def test_in_the_global_label_space_a_client_chooses_among_all_classes():
+def test_a_shared_classifier_has_outputs_that_a_client_lacks():
+    """Those of the run, which counts them as wrong; a head of its own has none."""
     clients = clients_of(images, label_space="global", num_classes=10)
     model = simulation_of(small_cnn(), clients, "fedavg").client_model(0)
     assert model.output_shape == (None, 10)
     assert [*model.class_names] == [str(k) for k in range(10)]
-
-
-def test_a_shared_classifier_has_outputs_that_a_client_lacks():
-    """Those of the run, which counts them as wrong; a head of its own has none."""
     clients = clients_of(images)
     model = simulation_of(small_cnn(), clients, "fedavg", num_classes=4).client_model(0)
     assert [*model.class_names] == ["5", "9", "absent_2", "absent_3"]
     model = simulation_of(small_cnn(), clients, "fedper", num_classes=4).client_model(0)
     assert [*model.class_names] == ["5", "9"]
-
-
-def test_the_users_body_and_the_run_stay_as_they_were():
-    body = small_cnn()
-    before = body.get_weights()
-    simulation = simulation_of(body, clients_of(images))
-    simulation.run_round()
-    first, second = simulation.client_model(0), simulation.client_model(0)
-    raw = images(5)
-    expected = second.predict(raw, verbose=0)
-    first.set_weights([w + 1 for w in first.get_weights()])
-    assert_identical(before, body.get_weights())
-    np.testing.assert_array_equal(second.predict(raw, verbose=0), expected)
-    np.testing.assert_array_equal(simulation.client_model(0).predict(raw, verbose=0), expected)
 
 
 def test_a_client_is_fine_tuned_as_in_the_evaluation_of_its_round():

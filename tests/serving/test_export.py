@@ -48,7 +48,8 @@ def probabilities(client, weights):
 @pytest.fixture(scope="module", name="simulation")
 def simulation_fixture():
     simulation = simulation_of(small_cnn(), clients_of(images, class_names=list("abcdefghij")))
-    simulation.run(2)
+    simulation.run_round()
+    simulation.run_round()
     return simulation
 
 
@@ -80,23 +81,18 @@ def found_alone(paths, directory, steps=STEPS, rate=RATE):
 
 
 @pytest.mark.lines("tff", "current")
-@pytest.mark.parametrize(
-    "format", ["savedmodel", pytest.param("tflite", marks=pytest.mark.thorough)]
-)
-def test_files_serve_and_learn_on(format, simulation, tmp_path, monkeypatch):
-    """In test_bodies_leave.py a program that has TensorFlow alone does the same."""
-    if format == "tflite" and LACKS_OPERATIONS:
-        pytest.skip("the interpreter lacks TensorFlow's operations")
+def test_a_file_serves_and_learns_on(simulation, tmp_path, monkeypatch):
+    """In test_bodies_leave.py a program that has TensorFlow alone does the same, also in TFLite."""
     (client,), output = served_clients(simulation, [1]), tmp_path / "models"
-    (entry,) = pfl.export_clients(simulation, [1], output, format)
+    (entry,) = pfl.export_clients(simulation, [1], output)
     examples, labels = simulation.data.train.of(1)
     given = {"test": client.test_examples, "train": examples, "labels": labels}
     np.savez(output / "data.npz", **given)
-    path, tolerance = output / entry["file"], 1e-6 if format == "savedmodel" else 1e-5
+    path = output / entry["file"]
     actual = run_alone([path], tmp_path, monkeypatch)
     assert entry["test_accuracy"] == entry["test_accuracy_of_run"]
     served, after = (actual[f"{name}_{path}"] for name in ("serve", "after"))
-    np.testing.assert_allclose(served, client.predictions(), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(served, client.predictions(), rtol=0, atol=1e-6)
     assert [name.decode() for name in actual[f"names_{path}"]] == entry["classes"]
     expected = learnt(client, examples, labels)
     rows = len(client.class_names)
@@ -158,25 +154,16 @@ def test_each_model_of_a_method_serves_and_learns_on(name):
             assert not np.array_equal(head, np.asarray(after.weights.head))
 
 
-def functions_of(simulation):
-    (client,) = served_clients(simulation, [1])
-    return client, PersonalModel(client).signatures()
-
-
-def test_a_label_that_the_client_has_not_is_refused(simulation):
-    _, functions = functions_of(simulation)
-    examples, labels = simulation.data.train.of(1)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="labels must be below 3"):
-        learn_on(functions, examples, labels + 1)
-
-
-def test_numbers_that_are_not_finite_leave_the_model_as_it_is():
+def test_a_wrong_label_is_refused_and_numbers_that_are_not_finite_change_nothing():
     def table(count):
         return np.random.default_rng(count).normal(size=(count, 4)).astype(np.float32)
 
     with simulation_of(pfl.mlp((4,), seed=0), clients_of(table)) as simulation:
-        client, functions = functions_of(simulation)
+        (client,) = served_clients(simulation, [1])
+        functions = PersonalModel(client).signatures()
         examples, labels = simulation.data.train.of(1)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="labels must be below 3"):
+            learn_on(functions, examples, labels + 1)
         learn_on(functions, np.full_like(examples, np.nan), labels)
         actual = functions["serve"](examples=tf.constant(client.test_examples))["probabilities"]
         np.testing.assert_allclose(actual, client.predictions(), atol=1e-6)
@@ -282,34 +269,15 @@ def test_bodies_that_differ_are_not_shared(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_exported_is_refused_and_leaves_nothing(simulation, tmp_path):
+    quantized = {"quantize": "int4", "format": "tflite"}
+    for how, message in (
         ({"format": "onnx"}, "`format` must be one of savedmodel, keras, tflite"),
-        ({"quantize": "int4", "format": "tflite"}, "`quantize` must be one of none, float16, int8"),
-    ],
-)
-def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
-    arguments, message, simulation, tmp_path
-):
-    arguments = {"clients": [0], "output_dir": tmp_path / "models"} | arguments
-    with pytest.raises(ValueError, match=message):
-        pfl.export_clients(simulation, **arguments)
+        (quantized, "`quantize` must be one of none, float16, int8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pfl.export_clients(simulation, [0], tmp_path / "models", **how)
     assert not list(tmp_path.iterdir())
-
-
-def test_an_earlier_export_is_replaced_as_a_whole(simulation, tmp_path):
-    models = tmp_path / "models"
-    pfl.export_clients(simulation, [0, 1], models, "keras")
-    for export in (pfl.export_clients, pfl.export_shared_body):
-        with pytest.raises(FileExistsError, match="replace an earlier export with `overwrite=True"):
-            export(simulation, [1], models)
-    pfl.export_clients(simulation, [1], models, "keras", overwrite=True)
-    assert sorted(path.name for path in models.iterdir()) == ["client_1.keras", "clients.json"]
-    pfl.export_shared_body(simulation, [0, 1], models, overwrite=True)
-    names = ["body", "clients.json", "heads.npy"]
-    assert sorted(path.name for path in models.iterdir()) == names
-    assert list(tmp_path.iterdir()) == [models]
 
 
 def test_an_export_that_fails_leaves_the_earlier_one(tmp_path):
@@ -327,23 +295,32 @@ def test_an_export_that_fails_leaves_the_earlier_one(tmp_path):
     assert (models / "clients.json").read_text() == "first"
 
 
-def test_files_have_the_names_of_the_clients(tmp_path):
+def test_files_have_the_names_of_the_clients_and_replace_an_earlier_export_as_a_whole(tmp_path):
     """Whatever a name is, its file is in the directory of the export."""
-    names = ["../Süd", "a/%2Fb"]
+    names, models = ["../Süd", "a/%2Fb"], tmp_path / "models"
     with simulation_of(small_cnn(), clients_of(images, client_names=names)) as simulation:
-        entries = pfl.export_clients(simulation, ["a/%2Fb", 0], tmp_path / "models", "keras")
+        entries = pfl.export_clients(simulation, ["a/%2Fb", 0], models, "keras")
         assert [(e["client"], e["name"], e["file"]) for e in entries] == [
             (1, "a/%2Fb", "client_a%2F%252Fb.keras"),
             (0, "../Süd", "client_..%2FSüd.keras"),
         ]
-        assert all((tmp_path / "models" / entry["file"]).is_file() for entry in entries)
-        pfl.export_shared_body(simulation, "all", tmp_path / "shared")
-        about = json.loads((tmp_path / "shared" / "clients.json").read_text())["clients"]
+        assert all((models / entry["file"]).is_file() for entry in entries)
+        for export in (pfl.export_clients, pfl.export_shared_body):
+            said = "replace an earlier export with `overwrite=True"
+            with pytest.raises(FileExistsError, match=said):
+                export(simulation, [1], models)
+        pfl.export_clients(simulation, [1], models, "keras", overwrite=True)
+        files = ["client_a%2F%252Fb.keras", "clients.json"]
+        assert sorted(path.name for path in models.iterdir()) == files
+        pfl.export_shared_body(simulation, "all", models, overwrite=True)
+        files = ["body", "clients.json", "heads.npy"]
+        assert sorted(path.name for path in models.iterdir()) == files
+        assert list(tmp_path.iterdir()) == [models]
+        about = json.loads((models / "clients.json").read_text())["clients"]
         assert {name: own["row"] for name, own in about.items()} == {"../Süd": 0, "a/%2Fb": 1}
-        few = pfl.NewClients(simulation, simulation.data.part(1, 2), steps=1)
+        few = pfl.NewClients(simulation, simulation.data.part(1, 2), steps=0)
         assert [client.name for client in few.learnt()] == ["a/%2Fb"]
         assert [*simulation.client_model("../Süd").class_names] == ["5", "9"]
-        with pytest.raises(
-            ValueError, match=r"a client's id, or its name; got 'Süd'.* Give the id"
-        ):
+        said = r"a client's id, or its name; got 'Süd'.* Give the id"
+        with pytest.raises(ValueError, match=said):
             simulation.client_model("Süd")

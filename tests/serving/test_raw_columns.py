@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.data.tables import schools
+from tests.serving.test_client_models import simulation_of
 from tests.serving.test_export import LACKS_OPERATIONS, found_alone
 from tf_pflego.serving.export import served_clients
 
@@ -18,12 +19,10 @@ from tf_pflego.serving.export import served_clients
 TOLERANCE = 1e-5
 
 
-def simulation_of(clients, body=None):
-    model = pfl.SplitModel(body or pfl.mlp(clients.example_shape, 0, units=6), 2)
-    algorithm = pfl.build_algorithm("pflego", model, local_steps=2)
-    participation = pfl.Participation(clients.num_clients, 2)
-    simulation = pfl.Simulation(algorithm, clients, participation, "in_process")
-    simulation.run(1)
+def trained(clients, body=None):
+    body = body or pfl.mlp(clients.example_shape, 0, units=6)
+    simulation = simulation_of(body, clients, num_classes=2, local_steps=2)
+    simulation.run_round()
     return simulation
 
 
@@ -56,7 +55,7 @@ def simulations():
         table, features=list(MIXED), categories=["year"], missing="mean", **common
     )
     item = pfl.from_table(table, features=["year"], encoding="codes", **common)
-    return {"mixed": simulation_of(mixed), "item": simulation_of(item, embedding())}
+    return {"mixed": trained(mixed), "item": trained(item, embedding())}
 
 
 def expected_of(simulation, rows):
@@ -129,7 +128,7 @@ def test_a_shared_body_takes_the_columns(simulations, tmp_path):
 def test_columns_far_from_zero_are_float64(tmp_path):
     second = 1_700_000_000 + np.arange(45)
     clients = pfl.from_table(schools.table(second=second), "School", "Passed", ["second", "SES"])
-    simulation = simulation_of(clients)
+    simulation = trained(clients)
     for format in ("savedmodel", "keras"):
         (entry,) = pfl.export_clients(simulation, ["1296"], tmp_path / format, format)
         assert entry["largest_difference"] < TOLERANCE
@@ -153,5 +152,6 @@ def test_names_of_inputs_differ():
     table = schools.table(steps=np.arange(45.0), **{"S E": np.arange(45.0), "S.E": np.arange(45.0)})
     features = ["steps", "S E", "S.E", "SES"]
     clients = pfl.from_table(table, "School", "Passed", features)
-    model = simulation_of(clients).client_model("1224")
+    body = pfl.mlp(clients.example_shape, 0, units=6)
+    model = simulation_of(body, clients, num_classes=2).client_model("1224")
     assert set(model.input) == {"steps_", "S_E", "S_E_", "SES"}

@@ -100,11 +100,12 @@ def model_of(kind):
     return pfl.SplitModel(body_of("table"), 3 if kind == "multi_label" else 2, task=task)
 
 
-def simulation_of(kind, method="pflego"):
-    algorithm = build_method(method, model_of(kind))
+def simulation_of(kind, rounds=1):
+    algorithm = build_method("pflego", model_of(kind))
     clients, drawn = make_clients(kind), pfl.Participation(2, 2)
     simulation = pfl.Simulation(algorithm, clients, drawn, "in_process")
-    simulation.run_round()
+    for _ in range(rounds):
+        simulation.run_round()
     return simulation
 
 
@@ -207,7 +208,7 @@ def test_a_body_is_shared(kind, tmp_path):
     ],
 )
 def test_labels_that_are_none_of_the_task_are_refused(kind, messages):
-    with simulation_of(kind) as simulation:
+    with simulation_of(kind, rounds=0) as simulation:
         (client,) = served_clients(simulation, [0])
         examples, labels = simulation.data.train.of(0)
         functions = PersonalModel(client).signatures()
@@ -219,7 +220,7 @@ def test_labels_that_are_none_of_the_task_are_refused(kind, messages):
 
 
 def test_new_clients_are_given_a_few_examples_of_all():
-    with simulation_of("regression") as simulation:
+    with simulation_of("regression", rounds=0) as simulation:
         new = pfl.NewClients(simulation, make_clients("regression"), steps=5)
         one, every = new.curve([1, 9], draws=2)
         assert one.deviation > 0 == every.deviation
@@ -229,7 +230,7 @@ def test_new_clients_are_given_a_few_examples_of_all():
 
 @pytest.mark.thorough
 def test_a_link_that_keras_does_not_know_leaves_as_another_format(tmp_path):
-    with simulation_of("own") as simulation:
+    with simulation_of("own", rounds=0) as simulation:
         with pytest.raises(ValueError, match=r"`link` must be one of softmax.*format='savedmodel'"):
             simulation.client_model(0)
         with pytest.raises(ValueError, match="`link` must be"):

@@ -7,8 +7,6 @@ import pytest
 from tests.starts import code_of, in_this_process
 from tf_pflego.sweeps import store
 
-# Pictures take most of the time of a small sweep. Those of test_tables.py are drawn.
-IMAGE_OF = "tf_pflego.reports.figures.image_of"
 DEFINITION = (
     "--dataset=digits",
     "--num_clients=6",
@@ -38,7 +36,8 @@ def finished(made_once, digits_dir):
 
     def fill(path):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(IMAGE_OF, lambda *_: b"")
+            # Pictures take most of the time of a small sweep; test_page.py draws some.
+            patch.setattr("tf_pflego.reports.figures.image_of", lambda *_: b"")
             assert code_of(command(path / "finished", digits_dir)) == 0
 
     return made_once("sweep", fill) / "finished"
@@ -51,9 +50,8 @@ def swept(finished, tmp_path):
 
 
 @pytest.fixture
-def sweep_again(digits_dir, capsys, monkeypatch):
+def sweep_again(digits_dir, capsys, without_pictures):
     """A function that runs the program on a directory, and returns what it says."""
-    monkeypatch.setattr(IMAGE_OF, lambda *_: b"")
 
     def again(directory, *options, data=digits_dir):
         return in_this_process(command(directory, data, *options), capsys)

@@ -12,6 +12,25 @@ from tf_pflego.sweeps import store
 from tf_pflego.system import durable
 
 
+def test_a_file_of_rows_is_read_as_written_and_does_not_tell_the_time(tmp_path):
+    rows = [{"run": "a", "value": 0.1 + 0.2}, {"run": "b", "value": None, "more": "x, y"}]
+    for name in ("rows.csv", "rows.csv.gz"):
+        store.write(tmp_path / name, rows)
+        assert store.read(tmp_path / name) == [
+            {"run": "a", "value": "0.30000000000000004", "more": ""},
+            {"run": "b", "value": "", "more": "x, y"},
+        ]
+    assert (tmp_path / "rows.csv.gz").read_bytes()[4:8] == bytes(4)  # RFC 1952: MTIME.
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    store.write(tmp_path / "rows.csv", [{"run": "old"}])
+    (tmp_path / ".rows.csv.partial").mkdir()
+    with pytest.raises(OSError):
+        store.write(tmp_path / "rows.csv", [{"run": "new"}])
+    assert store.read(tmp_path / "rows.csv") == [{"run": "old"}]
+
+
 @pytest.fixture
 def unwritten(swept):
     """The directory of a sweep that was killed before it wrote its files."""
@@ -50,19 +69,15 @@ def test_a_run_is_there_when_all_files_have_it(unwritten, finished, sweep_again,
     assert_same_files(unwritten, finished)
 
 
-def test_files_are_written_while_it_goes_on(tmp_path, tiny_clients):
-    rates = {"client_learning_rate": [0.1, 0.2], "num_rounds": 1, "clients_per_round": 1}
-    experiment = pfl.Experiment([{"algorithm": "local"}], rates, clients=tiny_clients)
-    seen = set()
-    pfl.sweep(
-        experiment,
-        tmp_path,
-        between_steps=lambda: seen.add(len(store.read(tmp_path / store.TUNING))),
-    )
+def test_files_are_written_while_it_goes_on(tmp_path, tiny_clients, without_pictures):
+    cells = pfl.grid(algorithm="local", num_rounds=1, clients_per_round=1)
+    experiment = pfl.Experiment(cells, seeds=(0, 1), clients=tiny_clients)
+    seen, path = set(), tmp_path / store.RUNS
+    pfl.sweep(experiment, tmp_path, between_steps=lambda: seen.add(len(store.read(path))))
     assert {0, 1} <= seen
 
 
-def test_a_table_whose_rows_have_changed_is_refused(tmp_path, capsys):
+def test_a_table_whose_rows_have_changed_is_refused(tmp_path, capsys, without_pictures):
     table, rows = tmp_path / "pupils.csv", [f"{c},{k},{k % 2}" for c in "abc" for k in range(8)]
     table.write_text("\n".join(["school,hours,passed", *rows, ""]))
     columns = ("--client_column=school", "--label_column=passed", "--algorithm=local")

@@ -3,7 +3,6 @@
 import gzip
 import html
 import itertools
-import json
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 from tests.starts import in_this_process
 from tf_pflego import sweeps
-from tf_pflego.sweeps import choice, definition, figures, results, store
+from tf_pflego.sweeps import choice, definition, figures, results, store, tables
 
 MARKUP = """<script>window.ran = 1</script>"><img src=x onerror="window.ran = 1">&amp; $x$"""
 CELLS = (
@@ -100,13 +99,25 @@ def test_a_page_has_all_sections_and_obeys_no_text(directory, tmp_path, capsys):
     assert "default-src &#39;none&#39;" in page
 
 
-def test_results_of_an_earlier_version_have_no_best_round(directory):
+def test_each_condition_has_a_table_and_pictures(directory, without_pictures):
+    """Results of an earlier version have no best round."""
     rows = store.read(directory / store.RUNS)
     store.write(
         directory / store.RUNS, [{k: row[k] for k in row if k != store.BEST} for row in rows]
     )
-    table = sweeps.load_sweep(directory).table().tables[0]
-    assert "best round, %" not in table.head and "test accuracy, %" in table.head
+    sweep = sweeps.load_sweep(directory)
+    compared, files = sweep.table(), tables.files_of(sweep)
+    methods = [(row["personalization"], row["method"]) for row in compared.rows]
+    names = "local", "pflego", "fedavg"
+    assert methods == [("high", name) for name in names] + [("no", name) for name in names[1:]]
+    high, no = (set(table.head) for table in compared.tables)
+    assert high - no == {"difference, points", "clients that gain, %"}  # It has no run of `local`.
+    assert "best round, %" not in high and "test accuracy, %" in no
+    assert compared.warnings[0] == (
+        "Of 6 cells, local (personalization=no) have no run yet: they are not in the tables."
+    )
+    kinds = itertools.product(("clients", "settings"), ("high", "no"))
+    assert files.keys() >= {f"{kind}_{condition}.png" for kind, condition in kinds}
 
 
 @pytest.fixture
@@ -171,13 +182,9 @@ def test_a_sweep_that_has_just_begun_has_a_page(directory, tmp_path, without_pic
     assert "What was chosen" not in page
 
 
-def test_the_page_of_a_sweep_has_few_flags(directory, tmp_path, capsys):
-    output = tmp_path / "page.html"
+def test_the_page_of_a_sweep_has_few_flags(directory, capsys):
     result = in_this_process(["report", str(directory), "--format=png"], capsys)
     assert result.returncode == 2 and "--format and --reference must be left out" in result.stderr
-    (directory / "sweep.json").write_text(json.dumps({"title": "-"}))
-    result = in_this_process(["report", str(directory), f"--output={output}"], capsys)
-    assert result.returncode == 2 and "must be the directory of a sweep" in result.stderr
 
 
 def without(content, column):
@@ -195,6 +202,7 @@ def without(content, column):
         (store.CURVES, lambda content: without(content, b"bytes_up")),
         (store.CLIENTS, lambda content: without(content, b"test_accuracy")),
         ("sweep.json", lambda content: content.replace(b'"choices": {', b'"choices": "x", "a": {')),
+        ("sweep.json", lambda content: b'{"title": "-"}'),
     ],
 )
 def test_a_damaged_file_is_named(directory, tmp_path, capsys, name, change):

@@ -118,6 +118,7 @@ def test_a_process_whose_sweep_has_ended_makes_no_run(tmp_path):
 
 EXPERIMENT = """
 import numpy as np
+import tensorflow as tf
 import tf_pflego as pfl
 from tf_pflego.sweeps import Experiment, grid
 
@@ -133,19 +134,24 @@ def clients(settings):
 
 
 def model(settings, clients):
-    return pfl.SplitModel(pfl.mlp(clients.example_shape, seed=settings["seed"]), num_outputs=2)
+    tf.keras.utils.set_random_seed(settings["seed"])
+    dense = tf.keras.layers.Dense
+    layers = [tf.keras.Input((3,)), dense(5, trainable=False), dense(4, "relu")]
+    return pfl.SplitModel(tf.keras.Sequential(layers), num_outputs=2)
 
 
 SMALL = {"num_rounds": 2, "clients_per_round": 2, "client_learning_rate": 0.1}
-first = Experiment(
-    grid(algorithm=["local", build_mine]), SMALL, seeds=(0, 1), clients=clients, model=model
-)
+methods = ["local", build_mine, "pflego"]
+first = Experiment(grid(algorithm=methods), SMALL, seeds=(0, 1), clients=clients, model=model)
 second = Experiment(grid(algorithm=["fedrep"]), SMALL, clients=clients, model=model)
 """
 
 
 def test_experiments_of_a_file_with_own_clients_and_models(tmp_path, capsys):
-    """Each has a directory of its own, and what fails in one process is named by its cell."""
+    """Each has a directory of its own, and what fails in one process is named by its cell.
+
+    Runs on the same clients share the features that the frozen part of a body computes.
+    """
     path = tmp_path / "own.py"
     path.write_text(pathlib.Path(own.__file__).read_text() + EXPERIMENT)
     for jobs, of_file in ((1, path), (2, f"{path}:first")):
@@ -159,49 +165,9 @@ def test_experiments_of_a_file_with_own_clients_and_models(tmp_path, capsys):
         why = [line for line in result.stderr.splitlines() if " failed: " in line]
         assert "every run must end; 2 runs did not" in result.stderr, why
         runs = [row["run"] for row in store.read(directory / "first" / store.RUNS)]
-        assert runs == ["build_mine", "build_mine"]
+        assert runs == ["build_mine", "build_mine", "pflego", "pflego"]
+        features = [*(directory / "first" / "features").iterdir()]
+        assert len(features) == 2 * 2  # They are of the training and the test examples of a seed.
+        assert not [*directory.glob("first/runs/**/features")]
     assert contents(tmp_path / "1" / "first") == contents(tmp_path / "2" / "first")
     assert [row["run"] for row in store.read(tmp_path / "1" / "second" / store.RUNS)] == ["fedrep"]
-
-
-FROZEN = """
-import numpy as np
-import tensorflow as tf
-import tf_pflego as pfl
-from tf_pflego.simulation import frozen_features
-from tf_pflego.sweeps import Experiment, grid
-
-rng, computed = np.random.default_rng(0), frozen_features._blocks
-pairs = [(rng.normal(size=(12, 3)).astype(np.float32), np.arange(12) % 2) for _ in range(4)]
-
-
-def noted(*of):
-    with open("COMPUTED", "a") as file:
-        file.write("once ")
-    yield from computed(*of)
-
-
-def body():
-    tf.keras.utils.set_random_seed(1)
-    dense = tf.keras.layers.Dense
-    return tf.keras.Sequential([tf.keras.Input((3,)), dense(5, trainable=False), dense(4)])
-
-
-frozen_features._blocks = noted
-small = {"num_rounds": 1, "clients_per_round": 2, "client_learning_rate": 0.1}
-frozen = Experiment(
-    grid(algorithm=["fedavg", "pflego"]), small, clients=pfl.from_arrays(pairs, pairs),
-    model=lambda settings, clients: pfl.SplitModel(body(), 2),
-)
-"""
-
-
-def test_runs_side_by_side_compute_the_frozen_part_of_a_body_once(tmp_path, capsys):
-    path, directory = tmp_path / "frozen.py", tmp_path / "sweep"
-    path.write_text(FROZEN.replace("COMPUTED", str(tmp_path / "computed")))
-    arguments = ["sweep", str(path), f"--output_dir={directory}", "--jobs=2"]
-    result = in_this_process(arguments, capsys)
-    assert result.returncode == 0, result.stderr
-    assert (tmp_path / "computed").read_text() == "once "
-    assert len([*(directory / "features").iterdir()]) == 1
-    assert not [*directory.glob("runs/**/features")]

@@ -10,14 +10,14 @@ import pytest
 
 import tf_pflego as pfl
 from tests.runs.resumed import records_of
-from tests.starts import TIMEOUT_SECONDS, assert_refused, in_this_process
+from tests.starts import TIMEOUT_SECONDS, assert_refused, done, in_this_process
 from tests.sweeps.conftest import contents, made, rows_of
 from tf_pflego.core.statistic_names import shown
 from tf_pflego.sweeps import filling, store, tables
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system.lock import DirectoryLock
 
-pytestmark = pytest.mark.grappler
+pytestmark = [pytest.mark.grappler, pytest.mark.usefixtures("traced_once")]
 
 TRIAL = "client_learning_rate"
 
@@ -58,13 +58,6 @@ def test_a_sweep_knows_the_own_statistics_of_runs_in_other_processes(swept):
     assert (shown("waste").title, shown("waste").sign) == ("waste", -1)
 
 
-def test_the_same_command_makes_nothing_and_needs_no_data(swept, sweep_again):
-    before = contents(swept)
-    result = sweep_again(swept, data="/proc/nowhere")
-    assert (result.returncode, made(result)) == (0, [])
-    assert contents(swept) == before
-
-
 @pytest.mark.thorough
 def test_a_finished_run_without_its_row_is_added_and_a_damaged_one_made_again(swept, sweep_again):
     before = contents(swept)
@@ -88,8 +81,10 @@ def test_a_finished_run_without_its_row_is_added_and_a_damaged_one_made_again(sw
     assert those_made_again() == (everything, [False] * 4)
 
 
-def test_a_failed_run_replaces_nothing(swept, sweep_again):
+def test_the_same_command_needs_no_data_and_a_failed_run_replaces_nothing(swept, sweep_again):
     before = contents(swept)
+    result = sweep_again(swept, data="/proc/nowhere")
+    assert (result.returncode, made(result)) == (0, [])
     failed = sweep_again(swept, "--num_rounds=3", data="/proc/nowhere")
     assert failed.returncode == 2
     assert failed.stderr.count("failed: DatasetError: ") == 4  # These are the trials.
@@ -121,16 +116,14 @@ def test_a_change_of_the_definition_makes_only_what_is_new(swept, sweep_again):
 def test_what_is_no_longer_tried_is_not_chosen(swept, sweep_again):
     chosen = pfl.load_sweep(swept).best()["fedavg"][TRIAL]
     (other,) = {0.003, 0.1} - {chosen}
-    result = sweep_again(swept, f"--client_learning_rate={other},0.002", "--algorithm=fedavg")
-    assert result.returncode == 0
+    changed = f"--client_learning_rate={other},0.002", "--algorithm=fedavg"
+    assert sweep_again(swept, *changed).returncode == 0
     outcome = pfl.load_sweep(swept)
     assert outcome.best()["fedavg"][TRIAL] != chosen
     assert {float(row[TRIAL]) for row in outcome.tuning_rows} == {other, 0.002}
     assert {float(row[TRIAL]) for row in outcome.rows} == {outcome.best()["fedavg"][TRIAL]}
     # Seeds that choices were made by before have no part in them either.
-    result = sweep_again(
-        swept, f"--client_learning_rate={other},0.002", "--algorithm=fedavg", "--tuning_seeds=1001"
-    )
+    sweep_again(swept, *changed, "--tuning_seeds=1001")
     assert {row["seed"] for row in pfl.load_sweep(swept).tuning_rows} == {1001}
 
 
@@ -144,12 +137,8 @@ def test_a_directory_in_use_is_refused(swept, sweep_again):
 
 
 def test_it_lists_and_shows_what_there_is_and_redraws_it(swept, tmp_path, sweep_again):
-    listed = sweep_again(swept, "--list")
-    assert listed.stdout.splitlines() == [
-        "8 of 8 runs done",
-        "fedavg  finished",
-        "pflego  finished",
-    ]
+    listed = sweep_again(swept, "--list").stdout.splitlines()
+    assert listed == ["8 of 8 runs done", "fedavg  finished", "pflego  finished"]
     listed = sweep_again(swept, "--list", "--seeds=0,1,2", "--algorithm=fedavg,local")
     first, *cells = listed.stdout.splitlines()
     assert first == "4 of 10 runs done"
@@ -157,14 +146,8 @@ def test_it_lists_and_shows_what_there_is_and_redraws_it(swept, tmp_path, sweep_
     assert cells[1].startswith("local   2 trials and 3 runs left")
     before = {path.name: path.read_bytes() for path in swept.iterdir() if path.is_file()}
     assert sweep_again(swept, "--show").stdout == (swept / "tables.md").read_text()
-    drawn = [
-        path
-        for path in swept.iterdir()
-        if path.suffix not in (".gz", ".json", ".txt")
-        and path.is_file()
-        and path.name not in (store.RUNS, store.TUNING)
-    ]
-    assert drawn
+    drawn = [*swept.glob("tables.*"), *swept.glob("*.png")]
+    assert len(drawn) > 3
     for path in drawn:
         path.unlink()
     redrawn = sweep_again(swept, "--redraw")
@@ -208,10 +191,8 @@ def test_flag_files_of_cells_train_them(tmp_path, capsys, digits_dir, sweep_agai
     assert text.startswith(f"# pflego\n# {TRIAL} is chosen: [0.003, 0.1]\n--")
     path = tmp_path / "own.flags"
     path.write_text(text, encoding="utf-8")
-    result = in_this_process(
-        [f"--flagfile={path}", f"--data_dir={digits_dir}", "--engine=in_process"], capsys
-    )
-    assert result.returncode == 0, result.stderr
+    flags = [f"--flagfile={path}", f"--data_dir={digits_dir}", "--engine=in_process"]
+    result = done(flags, capsys)
     assert "served worst" in result.stdout  # Also without an output directory.
 
 

@@ -9,12 +9,13 @@ from tests.sweeps.conftest import rows_of
 from tf_pflego.sweeps import Experiment, Range, grid, runner, store
 
 # Optuna is installed with the current line.
-
-SMALL = {"num_clients": 10, "clients_per_round": 4, "num_rounds": 12, "local_steps": 20}
+pytestmark = pytest.mark.usefixtures("traced_once")
+SMALL = {"num_clients": 10, "clients_per_round": 4, "num_rounds": 3, "local_steps": 5}
 
 
 def experiment(rates, digits_dir, **how):
     base = SMALL | {"client_learning_rate": rates, "data_dir": digits_dir}
+    how["show"] = lambda sweep: {}  # Pictures would take most of the time.
     return Experiment(grid(algorithm="fedavg"), base, tuning_seeds=(10,), **how)
 
 
