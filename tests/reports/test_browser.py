@@ -30,12 +30,11 @@ def pages(runs, tmp_path_factory):
 @pytest.fixture
 def opened(browser, pages):
     """A function that opens a page; at the end nothing was asked for and no script failed."""
-    seen, contexts = [], []
+    seen, opened_pages = [], []
 
     def open_page(name, **options):
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
+        page = browser.new_page(**options)
+        opened_pages.append(page)
         page.on("request", lambda request: seen.append(request.url))
         page.on("pageerror", lambda error: seen.append(str(error)))
         page.on("console", lambda message: seen.append(message.text))
@@ -43,8 +42,8 @@ def opened(browser, pages):
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in opened_pages:
+        page.close()
     files = [path.as_uri() for path in pages.values()]
     assert [one for one in seen if one not in files and not one.startswith("data:")] == []
 
@@ -96,8 +95,7 @@ def test_markup_in_the_files_of_a_run_is_text(browser, tmp_path, with_policy):
     else:
         content = content.replace("</main>", "<script>window.ran = 1</script></main>")
     output.write_text(content, encoding="utf-8")
-    context = browser.new_context()
-    page, errors, requests = context.new_page(), [], []
+    page, errors, requests = browser.new_page(), [], []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
     page.goto(output.as_uri())
@@ -116,7 +114,7 @@ def test_markup_in_the_files_of_a_run_is_text(browser, tmp_path, with_policy):
     assert shown[:20] in page.locator(".legend").first.text_content()
     # The script of the page has run, too.
     assert page.locator("#clients-said").text_content()
-    context.close()
+    page.close()
 
 
 def column(page, number):
@@ -235,8 +233,7 @@ def contrast(first, second):
 
 def test_its_links_lead_to_its_sections_also_inside_a_notebook(browser, pages):
     source = html.escape(pages["three"].read_text(encoding="utf-8"))
-    context = browser.new_context()
-    page = context.new_page()
+    page = browser.new_page()
     page.set_content(f'<iframe srcdoc="{source}" style="width: 100%; height: 400px"></iframe>')
     frame = page.frame_locator("iframe")
     links = frame.locator("nav a")
@@ -248,4 +245,4 @@ def test_its_links_lead_to_its_sections_also_inside_a_notebook(browser, pages):
             "body => document.documentElement.scrollHeight - innerHeight - scrollY"
         )
         assert abs(top) < 50 or bottom < 1, target
-    context.close()
+    page.close()

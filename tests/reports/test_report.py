@@ -21,10 +21,6 @@ from tf_pflego.runs.client_table import worst_rows
 MEGABYTE = 2**20
 
 
-def copied(runs, algorithm, tmp_path):
-    return shutil.copytree(runs[algorithm], tmp_path / algorithm)
-
-
 def clients_of(directory):
     return [*map(float, reader.columns(directory / "clients.csv")["test_accuracy"])]
 
@@ -96,7 +92,7 @@ def test_gains_are_differences_of_the_same_clients(runs, tmp_path, without_pictu
 
 
 def test_a_run_that_goes_on_is_shown_as_far_as_it_is(runs, tmp_path, without_pictures):
-    directory = copied(runs, "pflego", tmp_path)
+    directory = shutil.copytree(runs["pflego"], tmp_path / "pflego")
     for name in ("clients.csv", "summary.json", "server.npz"):
         (directory / name).unlink()
     lines = (directory / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -150,11 +146,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_series(runs, tmp_path):
     for seed in range(3):
         directories.append(shutil.copytree(runs["pflego"], tmp_path / f"seed{seed}"))
         configure(directories[-1], seed=seed)
-
-        def change(records, seed=seed):
-            records[-1]["train_loss"] = float(1 + seed)
-
-        rewrite(directories[-1], change)
+        rewrite(directories[-1], lambda r, loss=1.0 + seed: r[-1].update(train_loss=loss))
     (one,) = series.series_of([stored.read(path) for path in directories])
     assert one.names == ("pflego, seed 0", "pflego, seed 1", "pflego, seed 2")
     curve = series.curve([run.rounds for run in one.runs], "train_loss", "rounds")
@@ -189,13 +181,11 @@ def test_of_the_lines_is_said_what_is_drawn(runs, tmp_path, without_pictures):
 
 @pytest.mark.thorough
 def test_federations_and_long_rounds_are_told_in_order_and_few_words(tmp_path, without_pictures):
-    directories = [
-        large_run(tmp_path / f"run{k}", 12 - 8 * (k > 0), num_rounds=20) for k in range(6)
-    ]
-    for number, directory in enumerate(directories):
-        later = number > 0
-        configure(directory, num_clients=12 - 8 * later, clients_per_round=6 - 4 * later)
-        rewrite(directory, lambda r, n=number: r[0].update(seconds=100.0 + n))
+    directories = []
+    for number, clients in enumerate((12, 4, 4, 4, 4, 4)):
+        directories.append(large_run(tmp_path / f"run{number}", clients, num_rounds=20))
+        configure(directories[-1], num_clients=clients, clients_per_round=clients // 2)
+        rewrite(directories[-1], lambda r, n=number: r[0].update(seconds=100.0 + n))
     text = text_of(page_of(directories, tmp_path / "r.html"))
     assert "with 12 and 4 clients, 6 and 2 of them in a round" in text
     note = re.search(r"as the first does while it compiles .*? here and below \((.*?)\)\.", text)[1]
@@ -267,7 +257,7 @@ def test_figures_of_other_formats_have_no_date(format, head, tmp_path):
     ],
 )  # fmt: skip
 def test_damaged_directories_are_refused_in_one_line(harm, parts, runs, tmp_path, capsys):
-    directory = copied(runs, "fedavg", tmp_path)
+    directory = shutil.copytree(runs["fedavg"], tmp_path / "fedavg")
     harm(directory)
     output = tmp_path / "r.html"
     output.write_text("old")
@@ -325,8 +315,7 @@ def test_clients_whose_images_are_changed_are_not_the_same_clients(tmp_path):
 def test_private_runs_say_what_is_claimed_of_them(tmp_path, without_pictures):
     """A section of its own has the series, which the choice of metrics does not have."""
     private, plain = (large_run(tmp_path / name, 4) for name in ("private", "plain"))
-    config = {"dp_delta": 1e-5, "dp_mechanism": "local", "participation": "binomial"}
-    configure(private, **config)
+    configure(private, dp_delta=1e-5, dp_mechanism="local", participation="binomial")
 
     def add_privacy(records):
         for number, record in enumerate(records, 1):
@@ -338,9 +327,8 @@ def test_private_runs_say_what_is_claimed_of_them(tmp_path, without_pictures):
     section = page[page.index('<section id="privacy"') :]
     section = section[: section.index("</section>")]
     rows = re.findall(r"<tr.*?</tr>", section, re.DOTALL)
-    assert [text_of(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", rows[1])][1:6] == [
-        *("2.1", "4.2", "1e-05", "local", "binomial")
-    ]
+    cells = [text_of(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", rows[1])]
+    assert cells[1:6] == ["2.1", "4.2", "1e-05", "local", "binomial"]
     assert len(rows) == 2
     assert "ends at epsilon 2.1" in section
     assert "bound of the norm" in section and "signal to noise</" not in section

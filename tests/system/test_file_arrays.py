@@ -56,13 +56,8 @@ def test_clients_share_the_file_of_their_data(array):
 
 
 def test_a_full_disk_is_an_error_that_says_where(array):
-    with (
-        resources.files_up_to(100_000),
-        pytest.raises(
-            OSError,
-            match=f"{tempfile.gettempdir()} must have room for the clients' data, .* TMPDIR",
-        ),
-    ):
+    expected = f"{tempfile.gettempdir()} must have room for the clients' data, .* TMPDIR"
+    with resources.files_up_to(100_000), pytest.raises(OSError, match=expected):
         in_file(array)
 
 
