@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tests.runs.resumed import records_of
 from tf_pflego import reports
 
 # Names that HTML, matplotlib's formulas and a table's width must bear.
@@ -17,8 +18,7 @@ NAMES = {
     "fedavg": "fedavg",
     "local": "a_directory_of_a_run_with_a_name_that_is_far_too_long_for_any_table_or_legend",
 }
-NUM_CLIENTS = 8
-RUN = {"num_clients": NUM_CLIENTS, "clients_per_round": 4, "num_rounds": 24, "eval_every": 2}
+RUN = {"num_clients": 8, "clients_per_round": 4, "num_rounds": 24, "eval_every": 2}
 
 
 @pytest.fixture(scope="session")
@@ -59,10 +59,24 @@ def large_run(path, num_clients, num_classes=10, num_rounds=3):
     return path
 
 
+def rewrite(directory, change):
+    """Lets `change` alter the records of a run, and writes them as the program does."""
+    records = records_of(directory)
+    change(records)
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (directory / "metrics.jsonl").write_text(lines)
+
+
 def page_of(directories, output, **how):
     """Makes the page of runs, and returns it."""
     return reports.write(directories, output, **how)[0].read_text(encoding="utf-8")
 
 
 def text_of(page):
-    return html.unescape(re.sub(r"<[^>]+>", " ", page))
+    """Returns the words of a page, with a space between them."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+def clients_in(page):
+    """Returns what the script of a page is given of the clients."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["clients"]

@@ -14,16 +14,14 @@ import pytest
 
 import tf_pflego as pfl
 from tests.methods import thorough
-from tests.reports.conftest import large_run
+from tests.reports.conftest import large_run, rewrite
 from tests.runs.resumed import configure
 from tests.starts import in_this_process
 from tf_pflego import main
 from tf_pflego.runs.run_directory import RunDirectoryError
 
-pytestmark = [
-    # What NumPy and matplotlib say of numbers would be lines of their own.
-    pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning"),
-]
+# What NumPy and matplotlib say of numbers would be lines of their own.
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 
 FILES = (
     "config.json", "metrics.jsonl", "summary.json", "clients.csv", "new_clients.csv",
@@ -80,19 +78,11 @@ def as_directory(path):
     path.mkdir()
 
 
-def as_sparse(path):
-    os.truncate(path, 2**40)
-
-
-def as_cut(path):
-    os.truncate(path, path.stat().st_size // 2)
-
-
 KINDS = {
     "gone": lambda path: path.unlink(),
     "empty": lambda path: os.truncate(path, 0),
-    "cut": as_cut,
-    "terabyte": as_sparse,
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "terabyte": lambda path: os.truncate(path, 2**40),
     "zeros": lambda path: path.write_bytes(bytes(1000)),
     "noise": lambda path: path.write_bytes(np.random.default_rng(0).bytes(1000)),
     "escapes": lambda path: path.write_text(ESCAPES),
@@ -111,26 +101,19 @@ KINDS = {
 
 
 def in_config(**changed):
-    def harm(path):
-        content = json.loads(path.read_text())
-        path.write_text(json.dumps(content | changed))
-
-    return harm
+    return lambda path: configure(path.parent, **changed)
 
 
 def in_records(**changed):
-    def harm(path):
-        lines = [json.loads(line) | changed for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    def change(records):
+        for record in records:
+            record |= changed
 
-    return harm
+    return lambda path: rewrite(path.parent, change)
 
 
-def in_table(old, new):
-    def harm(path):
-        path.write_text(path.read_text().replace(old, new))
-
-    return harm
+def in_text(old, new):
+    return lambda path: path.write_text(path.read_text().replace(old, new))
 
 
 def in_arrays(**changed):
@@ -173,6 +156,12 @@ def header(text):
     return harm
 
 
+# Names and prints that are no row, too few, of another type, or that no text can have.
+IDENTITIES = {
+    "names": [np.full((4, 1), "x"), np.full(3, "x"), np.arange(4), np.full(4, ESCAPES)],
+    "class_names": [np.array(["a", "b"]), np.arange(10)],
+    "fingerprints": [np.zeros((3, 16), np.uint8), np.zeros(4), np.zeros((4, 1000), np.uint8)],
+}
 # What a table and the summary have of these: they are read as the other files.
 SOME = ("gone", "cut", "names", "pipe")
 WHOLLY = ("config.json", "metrics.jsonl", "partition.npz")
@@ -199,18 +188,20 @@ CASES = [
         **{f"{k}{v!r}": v for k, v in enumerate(VALUES)}, **dict.fromkeys(map(str, range(1000)), 1),
         **{f"{ESCAPES}\n$x_{{": 1, "a/test_accuracy/b": 1e30})),
     ("metrics.jsonl", "no numbers", in_records(**{"test_accuracy/client_mean": "x"})),
-    ("summary.json", "round", in_config(round=[1])),
-    ("clients.csv", "client", in_table("\n2,", "\n1e400,")),
-    ("clients.csv", "no whole number", in_table("\n2,", "\n1.5,")),
-    ("clients.csv", "accuracy", in_table(",0.5,", ",-1e308,0")),
-    ("clients.csv", "columns", in_table("test_accuracy", "other")),
-    ("clients.csv", "twice", in_table("train_loss", "test_accuracy")),
-    ("clients.csv", "long", in_table(",0.5,", "," + 200_000 * "5" + ",")),
-    ("new_clients.csv", "nothing known", in_table(",0.5\n", ",\n")),
-    ("clients.csv", "another client", in_table("\n3,", "\n7,")),
-    ("partition.npz", "names", in_arrays(names=np.full((4, 1), "x"))),
-    ("partition.npz", "a name", in_arrays(names=np.full(4, ESCAPES))),
-    ("partition.npz", "prints", in_arrays(fingerprints=np.zeros((4, 1000), np.uint8))),
+    ("summary.json", "round", in_text("3", "[1]")),
+    ("clients.csv", "client", in_text("\n2,", "\n1e400,")),
+    ("clients.csv", "no whole number", in_text("\n2,", "\n1.5,")),
+    ("clients.csv", "accuracy", in_text(",0.5,", ",-1e308,0")),
+    ("clients.csv", "columns", in_text("test_accuracy", "other")),
+    ("clients.csv", "twice", in_text("train_loss", "test_accuracy")),
+    ("clients.csv", "long", in_text(",0.5,", "," + 200_000 * "5" + ",")),
+    ("new_clients.csv", "nothing known", in_text(",0.5\n", ",\n")),
+    ("clients.csv", "another client", in_text("\n3,", "\n7,")),
+    *(
+        ("partition.npz", f"{name} {number}", in_arrays(**{name: array}))
+        for name, arrays in IDENTITIES.items()
+        for number, array in enumerate(arrays)
+    ),
     ("partition.npz", "pickle", in_arrays(classes=np.array([Pickled()], object))),
     ("partition.npz", "declared large", declared(1_500_000_000)),
     ("partition.npz", "declared small", declared(130)),
@@ -265,9 +256,12 @@ def test_a_damaged_run_is_told_in_a_line(
     code = main.main(["tf_pflego", "report", str(damaged), f"--output={tmp_path / 'r.html'}"])
     printed = capsys.readouterr()
     assert not CONTROLS.search(printed.out + printed.err)
+    # Without a partition there is a page, but none with a wrong one.
+    assert code or name != "partition.npz" or not os.path.lexists(damaged / name)
     if code:
         assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
         assert printed.err.startswith("tf_pflego: ") and str(damaged) in printed.err
+        assert name in printed.err
         assert not (tmp_path / "r.html").exists()
     else:
         assert (printed.out, printed.err) == (f"written to {tmp_path / 'r.html'}\n", "")

@@ -1,20 +1,19 @@
 """A report of runs on clients that a user gave pairs them by what they hold."""
 
-import csv
 import dataclasses
-import html
-import json
-import re
 import shutil
 
 import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tests.reports import conftest
+from tests.reports.conftest import clients_in, text_of
 from tests.runs.test_own_clients import NAMES, clients_of, config_of
 from tf_pflego import reports
 from tf_pflego.core.statistic_names import shown
 from tf_pflego.reports import series, stored
+from tf_pflego.runs import reader
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 TURNED = NAMES[::-1]
@@ -34,14 +33,13 @@ def runs(tmp_path_factory):
 
 def page_of(directories, output):
     """Returns the text of a page, and what its script is given of the clients."""
-    page = reports.write(directories, output)[0].read_text(encoding="utf-8")
-    clients = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["clients"]
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split()), clients
+    page = conftest.page_of(directories, output)
+    return text_of(page), clients_in(page)
 
 
 def accuracies(directory):
-    with open(directory / "clients.csv", newline="") as file:
-        return {row["name"]: 100 * float(row["test_accuracy"]) for row in csv.DictReader(file)}
+    table = reader.columns(directory / "clients.csv")
+    return dict(zip(table["name"], 100 * np.array(table["test_accuracy"], float), strict=True))
 
 
 def test_clients_are_paired_by_what_they_hold(runs, tmp_path, without_pictures):
@@ -124,35 +122,9 @@ def test_clients_and_classes_are_shown_by_their_names(tmp_path):
     pfl.run(config_of(tmp_path / "run"), clients=clients_of(class_names=called))
     text, clients = page_of([tmp_path / "run"], tmp_path / "r.html")
     cells = [row[3].replace("\N{NO-BREAK SPACE}", "_") for row in clients["rows"]]
-    shortened = f"{12 * 'c'}…{11 * 'c'}"
-    assert cells == [
-        "0:_cat, 4:_gnu",
-        "1:_<b>$x$_dog, 4:_gnu",
-        f"2:_{shortened}, 4:_gnu",
-        r"3:_bell\x07, 4:_gnu",
-    ]
+    own = ["cat", "<b>$x$_dog", f"{12 * 'c'}…{11 * 'c'}", r"bell\x07"]
+    assert cells == [f"{number}:_{name}, 4:_gnu" for number, name in enumerate(own)]
     figure = text[text.index("4 clients hold") : text.index("One row per client")]
     for name in (*NAMES, "cat", "<b>$x$ dog", "cccccccc…ccccccc", "gnu"):
         assert f" {name} " in figure
     assert "c" * 30 not in text
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        {"names": np.array(["a"] * 3)},
-        {"names": np.array(["a", "b", "c", "\x1b[2J"])},
-        {"names": np.arange(4)},
-        {"class_names": np.array(["a", "b"])},
-        {"class_names": np.arange(5)},
-        {"fingerprints": np.zeros((3, 16), np.uint8)},
-        {"fingerprints": np.zeros(4)},
-    ],
-)
-def test_damaged_identities_are_refused(harm, runs, tmp_path):
-    directory = shutil.copytree(runs[0], tmp_path / "run")
-    with np.load(directory / "partition.npz") as arrays:
-        content = dict(arrays) | harm
-    np.savez(directory / "partition.npz", **content)
-    with pytest.raises(reports.RunError, match=r"partition\.npz .*(names|prints)"):
-        stored.read(directory)

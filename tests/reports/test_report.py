@@ -1,6 +1,4 @@
-import csv
 import html
-import json
 import re
 import shutil
 import subprocess
@@ -12,31 +10,19 @@ from PIL import Image
 
 import tf_pflego as pfl
 from tests.methods import thorough
-from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run, page_of, text_of
+from tests.reports.conftest import NAMES, clients_in, large_run, page_of, rewrite, text_of
 from tests.runs.resumed import configure, records_of
 from tf_pflego import data, main, reports
 from tf_pflego.core.statistic_names import shown
 from tf_pflego.reports import metrics, series, stored
+from tf_pflego.runs import reader
 from tf_pflego.runs.client_table import worst_rows
 
 MEGABYTE = 2**20
 
 
-def copied(runs, algorithm, tmp_path):
-    return shutil.copytree(runs[algorithm], tmp_path / algorithm)
-
-
 def clients_of(directory):
-    with open(directory / "clients.csv", newline="") as file:
-        return [float(row["test_accuracy"]) for row in csv.DictReader(file)]
-
-
-def rewrite(directory, change):
-    """Lets `change` alter the records of a run, and writes them as the program does."""
-    records = records_of(directory)
-    change(records)
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (directory / "metrics.jsonl").write_text(lines)
+    return [*map(float, reader.columns(directory / "clients.csv")["test_accuracy"])]
 
 
 def refused(capsys, arguments, *parts):
@@ -56,7 +42,7 @@ def test_a_page_of_three_runs(runs, tmp_path):
     assert page.startswith("<!DOCTYPE html>")
     assert len(page.encode()) < 3 * MEGABYTE
     assert NAMES["pflego"] not in page
-    text = " ".join(text_of(page).split())
+    text = text_of(page)
     assert NAMES["pflego"] in text
     for directory in runs.values():
         accuracies = clients_of(directory)
@@ -97,22 +83,16 @@ def test_gains_are_differences_of_the_same_clients(runs, tmp_path, without_pictu
     base, other = series.series_of(read)
     gains = series.gains_of(other, base, shown("accuracy"))
     np.testing.assert_allclose(gains.differences, 100 * (ours - theirs))
-    page = page_of([runs["pflego"], runs["fedavg"]], tmp_path / "r.html", reference=runs["fedavg"])
-    text = " ".join(text_of(page).split())
+    shown_runs = [runs["pflego"], runs["fedavg"], large_run(tmp_path / "other", 8)]
+    page = page_of(shown_runs, tmp_path / "r.html", reference=runs["fedavg"])
     gained, lost = np.count_nonzero(theirs > ours), np.count_nonzero(theirs < ours)
     assert f"pflego: {gained} clients gained, {lost} lost" in html.unescape(page)
-    assert "Clients by gain over fedavg" in text
-
-
-@pytest.mark.thorough
-def test_clients_of_other_partitions_are_not_compared(runs, tmp_path, without_pictures):
-    other = large_run(tmp_path / "other", NUM_CLIENTS)
-    page = page_of([runs["pflego"], other], tmp_path / "r.html")
+    assert "Clients by gain over fedavg" in text_of(page)
     assert "its clients hold other examples than those of the reference" in page
 
 
 def test_a_run_that_goes_on_is_shown_as_far_as_it_is(runs, tmp_path, without_pictures):
-    directory = copied(runs, "pflego", tmp_path)
+    directory = shutil.copytree(runs["pflego"], tmp_path / "pflego")
     for name in ("clients.csv", "summary.json", "server.npz"):
         (directory / name).unlink()
     lines = (directory / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -157,8 +137,7 @@ def test_runs_of_any_size(clients, rounds, tmp_path):
     directory = large_run(tmp_path / "run", clients, num_rounds=rounds)
     page = page_of(directory, tmp_path / "r.html")
     assert len(page) < 3 * MEGABYTE
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
-    assert len(data["clients"]["rows"]) == clients
+    assert len(clients_in(page)["rows"]) == clients
     assert ("block of 34 clients" in page) == (clients == 10_000)
 
 
@@ -167,20 +146,20 @@ def test_runs_that_differ_in_the_seed_alone_are_one_series(runs, tmp_path):
     for seed in range(3):
         directories.append(shutil.copytree(runs["pflego"], tmp_path / f"seed{seed}"))
         configure(directories[-1], seed=seed)
-
-        def change(records, seed=seed):
-            records[-1]["train_loss"] = float(1 + seed)
-
-        rewrite(directories[-1], change)
+        rewrite(directories[-1], lambda r, loss=1.0 + seed: r[-1].update(train_loss=loss))
     (one,) = series.series_of([stored.read(path) for path in directories])
     assert one.names == ("pflego, seed 0", "pflego, seed 1", "pflego, seed 2")
     curve = series.curve([run.rounds for run in one.runs], "train_loss", "rounds")
     assert (curve.low[-1], curve.mean[-1], curve.high[-1]) == (1, 2, 3)
-    same = [
-        stored.read(runs["fedavg"]),
-        stored.read(shutil.copytree(runs["fedavg"], tmp_path / "x")),
-    ]
-    assert [one.label for one in series.series_of(same)] == ["fedavg (fedavg)", "fedavg (x)"]
+
+
+def test_runs_of_the_same_settings_are_told_by_their_directories(tmp_path):
+    same = [stored.read(large_run(tmp_path / name, 4)) for name in "xy"]
+    assert [one.label for one in series.series_of(same)] == ["fedavg (x)", "fedavg (y)"]
+    long = [tmp_path / name / f"{'x' * 50}{name}{'x' * 50}" for name in "xy"]
+    runs = [stored.read(shutil.copytree(tmp_path / "x", path)) for path in long]
+    labels = [one.label for one in series.series_of(runs)]
+    assert labels[0].endswith(" (1)") and labels[1].endswith(" (2)")
 
 
 @pytest.mark.thorough
@@ -202,15 +181,12 @@ def test_of_the_lines_is_said_what_is_drawn(runs, tmp_path, without_pictures):
 
 @pytest.mark.thorough
 def test_federations_and_long_rounds_are_told_in_order_and_few_words(tmp_path, without_pictures):
-    directories = [
-        large_run(tmp_path / f"run{k}", 12 - 8 * (k > 0), num_rounds=20) for k in range(6)
-    ]
-    for number, directory in enumerate(directories):
-        later = number > 0
-        configure(directory, num_clients=12 - 8 * later, clients_per_round=6 - 4 * later)
-        rewrite(directory, lambda r, n=number: r[0].update(seconds=100.0 + n))
-    page = page_of(directories, tmp_path / "r.html")
-    text = " ".join(text_of(page).split())
+    directories = []
+    for number, clients in enumerate((12, 4, 4, 4, 4, 4)):
+        directories.append(large_run(tmp_path / f"run{number}", clients, num_rounds=20))
+        configure(directories[-1], num_clients=clients, clients_per_round=clients // 2)
+        rewrite(directories[-1], lambda r, n=number: r[0].update(seconds=100.0 + n))
+    text = text_of(page_of(directories, tmp_path / "r.html"))
     assert "with 12 and 4 clients, 6 and 2 of them in a round" in text
     note = re.search(r"as the first does while it compiles .*? here and below \((.*?)\)\.", text)[1]
     assert note.count(" s less") == 3 and note.endswith("; and 3 more runs")
@@ -239,11 +215,7 @@ def test_the_page_and_the_terminal_say_the_same_worst_tenth(tmp_path, without_pi
     for client in range(25):
         lines[1 + client] = f"{lines[1 + client].rpartition(',')[0]},{client / 24}"
     (directory / "clients.csv").write_text("\n".join(lines) + "\n")
-    with open(directory / "clients.csv", newline="") as file:
-        header, *rows = csv.reader(file)
-    mean, number, _ = worst_rows(
-        dict(zip(header, zip(*rows, strict=True), strict=True)), shown("accuracy")
-    )
+    mean, number, _ = worst_rows(reader.columns(directory / "clients.csv"), shown("accuracy"))
     assert (number, mean) == (3, pytest.approx(1 / 24))  # A tenth of 25 is rounded up.
     page = page_of(directory, tmp_path / "r.html")
     assert f"worst tenth {100 * mean:.2f}\N{NO-BREAK SPACE}%, median" in page
@@ -276,6 +248,8 @@ def test_figures_of_other_formats_have_no_date(format, head, tmp_path):
         (lambda d: (d / "config.json").unlink(),
          ["lacks config.json", "Give the output directory of"]),
         (lambda d: (d / "config.json").write_text("[]"), ["holds a list"]),
+        (lambda d: configure(d, eval_clients=True), ["whole number as eval_clients; got true"]),
+        (lambda d: configure(d, eval_clients=1.5), ["whole number as eval_clients; got 1.5"]),
         (lambda d: rewrite(d, lambda r: r.pop(4)), ["damaged in line 5 (round 5 expected, got 6)"]),
         (lambda d: rewrite(d, lambda r: r[4].pop("seconds")), ["line 5 (it has no 'seconds')"]),
         (lambda d: (d / "clients.csv").write_text("client\n0\n"), ["needs the columns client"]),
@@ -283,7 +257,7 @@ def test_figures_of_other_formats_have_no_date(format, head, tmp_path):
     ],
 )  # fmt: skip
 def test_damaged_directories_are_refused_in_one_line(harm, parts, runs, tmp_path, capsys):
-    directory = copied(runs, "fedavg", tmp_path)
+    directory = shutil.copytree(runs["fedavg"], tmp_path / "fedavg")
     harm(directory)
     output = tmp_path / "r.html"
     output.write_text("old")
@@ -298,12 +272,8 @@ def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
     refused(capsys, [run.parent, output], "Perhaps you mean a run inside it, such as")
     refused(capsys, [run / "config.json", output], "is a file")
     refused(capsys, [run, run, output], "twice")
-    refused(
-        capsys,
-        [run, f"--output={tmp_path}/none/r.html"],
-        "--output must be in a directory that exists",
-        "does not. Make it",
-    )
+    nowhere = f"--output={tmp_path}/none/r.html"
+    refused(capsys, [run, nowhere], "--output must be in a directory that exists", "not. Make it")
     refused(capsys, [run, f"--output={run / 'metrics.jsonl'}"], "ends in .html")
     refused(capsys, [run, f"--output={tmp_path}"], "ends in .html")
     refused(capsys, [run, output, "--format=gif"], "must be one of html, png, pdf, svg; got 'gif'")
@@ -319,14 +289,6 @@ def test_texts_are_escaped_and_have_no_control_characters(tmp_path):
     for text in (r"&lt;b&gt;\x1b[31m\u202e", r"&lt;i&gt;&amp;\x9b", r"&lt;u&gt;\x07"):
         assert text in page
     assert r"\r&lt;script&gt;\u2028" in page
-
-
-def test_runs_with_the_same_name_are_numbered(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-    long = [large_run(tmp_path / name / ("x" * 50 + name + "x" * 50), 4) for name in "ab"]
-    labels = [one.label for one in series.series_of([stored.read(path) for path in long])]
-    assert labels[0].endswith(" (1)") and labels[1].endswith(" (2)")
 
 
 def test_metrics_of_a_group_of_clients_say_so():
@@ -347,3 +309,29 @@ def test_clients_whose_images_are_changed_are_not_the_same_clients(tmp_path):
     partition.save(path, np.full(8, 2))
     first, second, third = (stored.read(run).holdings.identity for run in runs)
     assert first == second != third
+
+
+@pytest.mark.thorough
+def test_private_runs_say_what_is_claimed_of_them(tmp_path, without_pictures):
+    """A section of its own has the series, which the choice of metrics does not have."""
+    private, plain = (large_run(tmp_path / name, 4) for name in ("private", "plain"))
+    configure(private, dp_delta=1e-5, dp_mechanism="local", participation="binomial")
+
+    def add_privacy(records):
+        for number, record in enumerate(records, 1):
+            record |= {"privacy_epsilon": 0.7 * number, "privacy_clip_norm": 1.0 / number}
+            record |= {"privacy_epsilon_unamplified": 1.4 * number, "privacy_delta": 1e-5}
+
+    rewrite(private, add_privacy)
+    page = page_of([plain, private], tmp_path / "r.html")
+    section = page[page.index('<section id="privacy"') :]
+    section = section[: section.index("</section>")]
+    rows = re.findall(r"<tr.*?</tr>", section, re.DOTALL)
+    cells = [text_of(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", rows[1])]
+    assert cells[1:6] == ["2.1", "4.2", "1e-05", "local", "binomial"]
+    assert len(rows) == 2
+    assert "ends at epsilon 2.1" in section
+    assert "bound of the norm" in section and "signal to noise</" not in section
+    assert "privacy_" not in page
+    drawn = reports.write([private], tmp_path / "png", format="png")
+    assert "privacy.png" in {path.name for path in drawn}

@@ -25,7 +25,7 @@ def test_where_lower_is_better_a_page_says_so(tmp_path, without_pictures):
     lines[-1] = lines[-1].replace(",34.0", ",40.0")
     (paths[1] / "clients.csv").write_text("\n".join(lines) + "\n")
     page = page_of(paths, tmp_path / "r.html")
-    text = " ".join(text_of(re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)).split())
+    text = text_of(re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL))
     assert "is lowest for fedavg (second) with 10.00, followed by fedavg (first) with 12.50" in text
     assert f"worst tenth {np.mean((32, 33, 40)):#.4g}, median 22.00" in page
     assert "24 clients gained, 1 lost" in page and "the further left, the better" in text
@@ -36,7 +36,13 @@ def test_where_lower_is_better_a_page_says_so(tmp_path, without_pictures):
 
 
 def test_predicted_and_true_quantities_are_drawn(tmp_path, request):
-    clients = linear_clients(num_clients=103)
+    """Each client's two quantities are a line of its own in three inputs."""
+    rng, train, test = np.random.default_rng(3), [], []
+    for _ in range(103):
+        examples, slopes = rng.normal(size=(16, 3)).astype(np.float32), rng.normal(size=(3, 2))
+        for split, part in ((train, examples[:4]), (test, examples[4:])):
+            split.append((part, 50 + part @ slopes))
+    clients = pfl.from_arrays(train, test, task="regression")
     config = pfl.RunConfig(
         num_rounds=2, clients_per_round=5, engine="in_process", output_dir=str(tmp_path / "run")
     )
@@ -68,14 +74,3 @@ def test_predicted_and_true_quantities_are_drawn(tmp_path, request):
         (tmp_path / "run/predictions.csv").write_text(damaged)
         with pytest.raises(reports.RunError, match=r"predictions\.csv"):
             reports.write(tmp_path / "run", tmp_path / "r.html")
-
-
-def linear_clients(num_clients):
-    """Clients whose two quantities are each a line of their own in three inputs."""
-    rng = np.random.default_rng(3)
-    train, test = [], []
-    for _ in range(num_clients):
-        examples, slopes = rng.normal(size=(24, 3)).astype(np.float32), rng.normal(size=(3, 2))
-        for split, part in ((train, examples[:12]), (test, examples[12:])):
-            split.append((part, 50 + part @ slopes))
-    return pfl.from_arrays(train, test, task="regression")

@@ -56,13 +56,8 @@ def test_clients_share_the_file_of_their_data(array):
 
 
 def test_a_full_disk_is_an_error_that_says_where(array):
-    with (
-        resources.files_up_to(100_000),
-        pytest.raises(
-            OSError,
-            match=f"{tempfile.gettempdir()} must have room for the clients' data, .* TMPDIR",
-        ),
-    ):
+    expected = f"{tempfile.gettempdir()} must have room for the clients' data, .* TMPDIR"
+    with resources.files_up_to(100_000), pytest.raises(OSError, match=expected):
         in_file(array)
 
 
@@ -92,31 +87,16 @@ class LargeExamples(tfds.core.GeneratorBasedBuilder):
             yield number, {"image": image, "label": number % 3}
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    builder = LargeExamples(data_dir=str(tmp_path_factory.mktemp("large")))
-    builder.download_and_prepare()
-    return builder
-
-
 @pytest.mark.thorough
-def test_a_dataset_is_read_as_tfds_gives_it(large):
-    expected = tfds.as_numpy(large.as_dataset(split="train", batch_size=-1))
-    for name, found in zip(
-        ("label", "image"), prepared.read(large, "train", ("label", "image")), strict=True
-    ):
-        np.testing.assert_array_equal(found, expected[name])
-        assert found.dtype == expected[name].dtype
-
-
-@pytest.mark.thorough
-def test_a_dataset_is_dealt_out_in_less_memory_than_it_needs(large, monkeypatch):
+def test_a_dataset_is_read_as_tfds_gives_it_in_less_memory_than_it_needs(tmp_path, monkeypatch):
     """It is read, dealt out to clients, and some of the clients are taken from it."""
+    large = LargeExamples(data_dir=str(tmp_path))
+    large.download_and_prepare()
     monkeypatch.setattr(file_arrays, "_BLOCK_BYTES", 2**20)
     # TensorFlow takes memory when it first reads.
     next(iter(tfds.as_numpy(large.as_dataset(split="train[:8]", batch_size=8))))
     with resources.peak_of_anonymous_memory() as peak:
-        images, labels = prepared.read(large, "train", ("image", "label"))
+        labels, images = prepared.read(large, "train", ("label", "image"))
         dataset = data.Dataset("large", data.Examples(images, labels), None, 3)
         partition = data.dirichlet(labels, 3, 3, seed=0, alpha=10.0, min_examples=9)
         clients = data.federate(dataset, partition)
@@ -126,3 +106,7 @@ def test_a_dataset_is_dealt_out_in_less_memory_than_it_needs(large, monkeypatch)
     for client, rows in enumerate(partition.train_indices):
         np.testing.assert_array_equal(clients.train.of(client)[0], images[rows])
     assert peak() < images.nbytes / 2
+    expected = tfds.as_numpy(large.as_dataset(split="train", batch_size=-1))
+    for name, found in (("label", labels), ("image", images)):
+        np.testing.assert_array_equal(found, expected[name])
+        assert found.dtype == expected[name].dtype

@@ -1,4 +1,4 @@
-"""Links and special files in the places of files that are written: what they name stays."""
+"""Files are written whole or not at all; what a link or special file in its place names stays."""
 
 import os
 import stat
@@ -51,6 +51,17 @@ def test_what_is_in_a_files_place_is_replaced(kind, target, tmp_path):
     assert about.st_nlink == 1
     assert path.read_bytes() == b"a page"
     assert not (tmp_path / ".report.html.partial").exists()
+
+
+def test_a_block_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
+    path = tmp_path / "report.html"
+    path.write_bytes(b"an old page")
+    with pytest.raises(KeyboardInterrupt), durable.batch() as files:
+        with files.open(path) as stream:
+            stream.write(b"a new page")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"an old page"
+    assert os.listdir(tmp_path) == ["report.html"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
