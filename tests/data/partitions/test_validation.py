@@ -73,7 +73,6 @@ def test_where_each_class_has_one_example_one_of_them_is_held_out():
     [
         ((3, 1), 0.2, "at least 2 training examples.*client 1 has 1"),
         ((3, 3), 0.0, "`validation_fraction` must be above 0; got 0"),
-        ((3, 3), 1, "`validation_fraction` must be below 1; got 1"),
     ],
 )
 def test_what_cannot_be_held_out_is_refused(sizes, fraction, message):
