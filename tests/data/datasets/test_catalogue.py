@@ -62,15 +62,21 @@ def test_dataset_that_cannot_be_prepared_leaves_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "tfds").exists()
 
 
-def test_builders_of_our_own_ask_nothing_of_the_network(tmp_path, monkeypatch):
+def test_builders_of_our_own_say_what_they_lack_and_ask_nothing_of_the_network(
+    tmp_path, monkeypatch
+):
     def asked(path):
         raise AssertionError(f"TFDS asked for {path}")
 
     monkeypatch.setattr(tfds.core.utils.gcs_utils, "exists", asked)
     data.load("digits", data_dir=str(tmp_path))
-    for name in ("organamnist", "office_home"):
-        with pytest.raises(data.DatasetError, match="is not there either"):
-            data.load(name, data_dir=str(tmp_path))
+    for name, expected in (
+        ("organamnist", r"organamnist.npz, from .* is not there either.* https://medmnist.com"),
+        ("office_home", "office_home, .* https://www.heman.*Art, Clipart, Product, Real World"),
+    ):
+        with pytest.raises(data.DatasetError, match=f"none/downloads/manual/{expected}"):
+            data.load(name, data_dir=str(tmp_path / "none"), download=True)
+        assert not (tmp_path / "none").exists()
     # Newer versions of TFDS do not ask for their own datasets either.
     asks_or_not = r"asked for gs://.*/mnist|mnist is not in"
     with pytest.raises((AssertionError, data.DatasetError), match=asks_or_not):
