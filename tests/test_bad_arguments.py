@@ -83,7 +83,6 @@ ROWS = [
     (configured(num_rounds=float("inf")), "`num_rounds` must be a finite number; got inf"),
     (configured(num_rounds=2.5), "`num_rounds` must be a whole number; got 2.5"),
     (configured(num_rounds=True), "`num_rounds` must be a finite number; got True"),
-    (configured(num_rounds="3"), "`num_rounds` must be a finite number; got '3'"),
     (configured(num_rounds=10**5000), "`num_rounds` must be at most .*; got an integer of 16610 b"),
     (configured(num_rounds=np.array([3, 4])), "`num_rounds` must be a finite number; got array"),
     (configured(resume="no"), "`resume` must be True or False; got 'no'. Correct `resume`"),
@@ -102,7 +101,6 @@ ROWS = [
     (lambda: body(example_shape=4), r"`example_shape` must be sizes from 1 on, .*; got 4. Correct"),
     (lambda: body(example_shape=(4, 0)),
      r"`example_shape` must be sizes from 1 on, .*; got \(4, 0"),
-    (lambda: model(example_shape="4"), "`example_shape` must be sizes from 1 on, .*; got '4'"),
     (lambda: model(body=3), TypeError, "Keras"),
     (lambda: models.networks.build("vgg", (8, 8, 1), 0), "`network` must be one of mlp, .*'vgg'"),
     # Participation.
@@ -152,7 +150,6 @@ ROWS = [
     (lambda: pfl.Statistic("mine", sums=3), TypeError, "must be a function"),
     (lambda: pfl.Statistic("accuracy", sums=len), "must be none of those that are there; got acc"),
     (lambda: pfl.Range(1, 2, "no"), "`log` must be True or False; got 'no'"),
-    (lambda: pfl.Experiment(CELLS, title=3), "`title` must be text"),
     (lambda: pfl.Experiment(CELLS, reference=3), "`reference` must be one of pflego; got 3"),
     (lambda: pfl.Experiment(CELLS, clients=3), TypeError, "`clients` must be of the class Client"),
     (lambda: pfl.Experiment(CELLS, seeds=3), "`seeds` must be a list of seeds; got 3. Give a list"),

@@ -87,53 +87,35 @@ def test_a_closed_simulation_says_so():
     assert simulation.round_number == 1
 
 
-def test_from_on_round_it_is_read_and_not_run(tmp_path):
+def test_while_it_runs_on_round_may_read_it_and_a_second_thread_waits_or_is_refused(tmp_path):
     refused = []
+
+    def assert_refused(message, *uses):
+        for use in uses:
+            with pytest.raises(RuntimeError, match=message):
+                use()
+            refused.append(message)
+
+    def in_a_thread(*arguments):
+        thread = threading.Thread(target=arguments[0], args=arguments[1:])
+        thread.start()
+        thread.join()
 
     def on_round(record):
         simulation.evaluate()
         simulation.client_states([0])
-        simulation.save(tmp_path / "checkpoints")
-        for use in (
-            simulation.run_round,
-            lambda: simulation.run(1),
-            lambda: simulation.restore(tmp_path / "checkpoints"),
-            simulation.close,
-        ):
-            with pytest.raises(RuntimeError, match="must not be called from `on_round`"):
-                use()
-            refused.append(record["round"])
+        simulation.save(tmp_path)
+        run, restore = lambda: simulation.run(1), lambda: simulation.restore(tmp_path)
+        uses = simulation.run_round, run, restore, simulation.close
+        assert_refused("must not be called from `on_round`", *uses)
+        uses = simulation.run_round, simulation.evaluate, simulation.close
+        in_a_thread(assert_refused, "one thread at a time", *uses)
 
     with simulation_of() as simulation, simulation_of() as alone:
         simulation.run(2, on_round=on_round)
-        alone.run(2)
-        assert refused == [1] * 4 + [2] * 4
-        assert everything(simulation) == everything(alone)
-
-
-def test_a_second_thread_waits_or_is_refused():
-    refused = []
-
-    def use():
-        for call in (simulation.run_round, simulation.evaluate, simulation.close):
-            try:
-                call()
-            except RuntimeError as error:
-                refused.append(str(error))
-
-    def on_round(record):
-        thread = threading.Thread(target=use)
-        thread.start()
-        thread.join()
-
-    with simulation_of() as simulation, simulation_of() as alone:
-        simulation.run(1, on_round=on_round)
-        assert len(refused) == 3
-        assert all("one thread at a time" in said for said in refused)
-        thread = threading.Thread(target=simulation.run_round)
-        thread.start()
-        thread.join()
-        alone.run(2)
+        assert refused == 2 * (4 * [refused[0]] + 3 * ["one thread at a time"])
+        in_a_thread(simulation.run_round)
+        alone.run(3)
         assert everything(simulation) == everything(alone)
 
 
