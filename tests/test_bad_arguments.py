@@ -1,12 +1,12 @@
 """Bad arguments in Python: the type of the error, what was expected, what came, what to do."""
 
 import functools
+import importlib.util
 
 import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.runs.resumed import contents
 from tf_pflego import data, models
 from tf_pflego.data import ClientData
 from tf_pflego.system import values
@@ -204,15 +204,11 @@ def test_a_damaged_partition_says_which_file(tmp_path):
         assert path.read_bytes() == content
 
 
-def test_data_that_cannot_be_read_are_left_where_they_are(tmp_path):
-    data.load("digits", tmp_path)
-    (record,) = tmp_path.glob("digits/*/digits-test.tfrecord*")
-    record.write_bytes(record.read_bytes()[:-100])
-    before = contents(tmp_path)
-    with pytest.raises(data.DatasetError, match=r"split test, must be readable in .*Put back a wh"):
-        data.load("digits", tmp_path)
-    assert contents(tmp_path) == before
-    (info,) = tmp_path.glob("digits/*/dataset_info.json")
-    info.write_text('{"name": ')
-    with pytest.raises(data.DatasetError, match=r"`dataset` digits, .*, must be readable in "):
-        data.load("digits", tmp_path)
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow_federated") is not None,
+    reason="TensorFlow Federated is installed here",
+)
+def test_the_processes_say_that_they_need_tensorflow_federated():
+    expected = r"`tf_pflego\.tff` needs TensorFlow Federated.* Use `Sim"
+    with pytest.raises(ImportError, match=expected):
+        pfl.from_tff(None, None)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from tests.runs.resumed import contents
 from tf_pflego import data
 from tf_pflego.data.datasets import catalogue
 from tf_pflego.data.datasets.digits import Digits
@@ -26,7 +27,7 @@ def test_digits_are_scikit_learns(digits_dir):
     np.testing.assert_array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])
 
 
-def test_what_was_read_last_is_read_again_if_its_files_have_changed(digits_dir, tmp_path):
+def test_files_that_have_changed_are_read_again_and_left_if_that_cannot_be(digits_dir, tmp_path):
     directory = shutil.copytree(digits_dir, tmp_path / "tfds")
 
     def examples():
@@ -38,6 +39,16 @@ def test_what_was_read_last_is_read_again_if_its_files_have_changed(digits_dir, 
     changed = examples()
     assert not np.shares_memory(first, changed)
     np.testing.assert_array_equal(first, changed)
+    (record,) = directory.glob("digits/*/digits-test.tfrecord*")
+    record.write_bytes(record.read_bytes()[:-100])
+    before = contents(directory)
+    with pytest.raises(data.DatasetError, match=r"split test, must be readable in .*Put back a wh"):
+        examples()
+    assert contents(directory) == before
+    (info,) = directory.glob("digits/*/dataset_info.json")
+    info.write_text('{"name": ')
+    with pytest.raises(data.DatasetError, match=r"`dataset` digits, .*, must be readable in "):
+        examples()
 
 
 @pytest.mark.parametrize(("name", "known"), catalogue.KNOWN.items(), ids=catalogue.KNOWN)
@@ -134,7 +145,3 @@ def test_omniglot_merges_splits_drops_repeated_alphabets_and_rotates(tmp_path):
     np.testing.assert_array_equal(clients.test.sizes, [8, 8, 8])
     with pytest.raises(data.DatasetError, match="must be among small1, small2; got 'train'"):
         data.load("omniglot", data_dir=str(tmp_path))
-    (record,) = tmp_path.glob("omniglot/*/omniglot-small2.tfrecord*")
-    record.write_bytes(record.read_bytes()[:-100])
-    with pytest.raises(data.DatasetError, match=r"split small2, must be readable in .*Put back"):
-        data.load("omniglot", data_dir=str(tmp_path), omniglot_splits=("small1", "small2"))

@@ -57,7 +57,6 @@ TABLES = [
       "year": [1] * 4500, "Passed": [0, 1] * 2250, "MathAch": [1] * 4500}, {"most": 40},
      "'Sex' must have at most 40 categories, each of which is a feature; got 45"),
     ({"part": ["maybe"] * COUNT}, {"test": "column:part"}, "train or test, or 0 or 1; got 'maybe'"),
-    ({"part": [1] * COUNT}, {"test": "column:part"}, "some for training and some for the test; 4"),
 ]  # fmt: skip
 
 # What is an argument's.
