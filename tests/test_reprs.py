@@ -1,13 +1,11 @@
 """What a notebook cell shows of an object: a line that says what it is, and no arrays."""
 
 import numpy as np
-import pytest
 
 import tf_pflego as pfl
 
 
-@pytest.fixture(scope="module")
-def objects(run_of, digits_dir):
+def test_each_object_says_what_it_is(run_of, digits_dir):
     output = run_of("pflego")
     digits = pfl.load_dataset("digits", digits_dir)
     partition = pfl.round_robin(digits.train.labels, digits.test.labels, 20, 2, 10, seed=0)
@@ -18,17 +16,15 @@ def objects(run_of, digits_dir):
     rng = np.random.default_rng(0)
     new = [(rng.integers(0, 255, (6, 8, 8, 1)).astype(np.uint8), np.arange(6) % 2)]
     new = pfl.from_arrays(new, new)
-    with pfl.Simulation(
-        pflego, clients, pfl.Participation(20, 10), engine="in_process"
-    ) as simulation:
+    participation = pfl.Participation(20, 10)
+    with pfl.Simulation(pflego, clients, participation, engine="in_process") as simulation:
         simulation.run(1)
         running = repr(simulation)
         new_clients = repr(pfl.NewClients(simulation, new, steps=5))
     with pfl.load_run(output) as stored:
-        stored_run, summary = repr(stored), stored.summary
+        accuracy = f"{stored.summary['test_accuracy/client_mean']:.4f}"
     simulation_is = "Simulation(pflego on 20 clients of digits, 10 per round, engine in_process, "
-    accuracy = f"{summary['test_accuracy/client_mean']:.4f}"
-    return {
+    objects = {
         "Dataset(digits, 1438 training and 359 test examples, uint8 [8, 8, 1], 10 classes)": digits,
         "Examples(1438 examples, uint8 [8, 8, 1])": digits.train,
         "Partition(20 clients, 1438 training and 359 test examples; per client 52 to 112 and 11 to "
@@ -40,17 +36,12 @@ def objects(run_of, digits_dir):
         "classes)": model,
         "Algorithm(pflego, 1 exchange per round, serves personalized)": pflego,
         "Algorithm(ditto, 1 exchange per round, serves personalized or generic)": ditto,
-        "Participation(num_clients=20, clients_per_round=10)": pfl.Participation(20, 10),
+        "Participation(num_clients=20, clients_per_round=10)": participation,
         f"{simulation_is}1 round done, closed)": simulation,
         f"{simulation_is}1 round done)": running,
         "NewClients(1 client of pflego, 5 steps on the head of rate auto)": new_clients,
-        f"StoredRun({output}: pflego on digits, 2 rounds, ended with accuracy {accuracy})": (
-            stored_run
-        ),
+        f"StoredRun({output}: pflego on digits, 2 rounds, ended with accuracy {accuracy})": stored,
     }
-
-
-def test_each_object_says_what_it_is(objects):
     for expected, one in objects.items():
         assert (one if isinstance(one, str) else repr(one)) == expected
 

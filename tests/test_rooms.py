@@ -99,10 +99,7 @@ def test_a_room_does_without(importers, imported):
     assert _offences(allowed) == []
 
 
-@pytest.mark.parametrize(
-    ("package", "room"),
-    [("tensorflow_federated", "tff"), ("ray", "ray")],
-)
+@pytest.mark.parametrize(("package", "room"), [("tensorflow_federated", "tff"), ("ray", "ray")])
 def test_a_package_of_an_engine_is_imported_in_its_room_alone(package, room):
     assert not _offences(lambda module, name: name.split(".")[0] != package or module[0] == room)
 

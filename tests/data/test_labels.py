@@ -122,9 +122,9 @@ def test_a_model_must_have_the_task_of_its_clients():
     clients = clients_of("regression")
     participation = pfl.Participation(2, 1)
 
-    def simulation_of(task, outputs):
+    def simulation_of(task, outputs, **settings):
         model = pfl.SplitModel(pfl.mlp((2,), seed=0, units=3), outputs, task=task)
-        algorithm = pfl.build_algorithm("pflego", model)
+        algorithm = pfl.build_algorithm("pflego", model, **settings)
         return pfl.Simulation(algorithm, clients, participation, "in_process")
 
     with pytest.raises(ValueError, match=r"must have a task with labels for regression, .* counts"):
@@ -132,5 +132,4 @@ def test_a_model_must_have_the_task_of_its_clients():
     with pytest.raises(ValueError, match=r"must have a head for 1 outputs, .*; got 2"):
         simulation_of("regression", 2)
     with pytest.raises(ValueError, match=r"`head_solver` must be gd, .* got exact for counts"):
-        model = pfl.SplitModel(pfl.mlp((2,), seed=0, units=3), 1, task="counts")
-        pfl.build_algorithm("pflego", model, head_solver="exact")
+        simulation_of("counts", 1, head_solver="exact")

@@ -36,7 +36,7 @@ def clients_of(make_examples, **keywords):
 @pytest.mark.parametrize(
     ("make_examples", "stored"), [(tables, np.float32), (tokens, np.int32), (images, np.uint8)]
 )
-def test_clients_have_their_own_examples(make_examples, stored):
+def test_clients_have_their_own_examples_and_labels_among_their_classes(make_examples, stored):
     clients = clients_of(make_examples, name="ours")
     assert (clients.num_clients, clients.dataset) == (2, "ours")
     assert clients.example_shape == make_examples(1).shape[1:]
@@ -44,14 +44,9 @@ def test_clients_have_their_own_examples(make_examples, stored):
         assert split.examples.dtype == stored
         for client, size in enumerate(sizes):
             np.testing.assert_array_equal(split.of(client)[0], make_examples(size).astype(stored))
-
-
-def test_local_labels_are_positions_among_a_clients_classes():
-    clients = clients_of(tables)
     assert [tuple(classes) for classes in clients.classes] == list(CLASSES)
     np.testing.assert_array_equal(clients.num_classes, [2, 3])
     np.testing.assert_array_equal(clients.train.of(0)[1], [0, 1, 0, 1, 0, 1])
-    np.testing.assert_array_equal(clients.train.of(1)[1], [0, 1, 2, 0, 1, 2, 0, 1, 2])
     np.testing.assert_array_equal(clients.test.of(1)[1], [0, 1, 2])
 
 
@@ -114,6 +109,11 @@ BAD = [
      r"client 1's train labels must be integers from 0 on; got <U3, such as 'cat'. Number "
      r"the classes with `np.unique\(labels, return_inverse=True\)`, over .* all clients"),
     (second((X, Y - 1)), r"train labels must be in \[0, .*; got -1 .* 0. Labels count from 0"),
+    ({"class_names": "abcd"}, "different names, .* of all 10 global classes; got 4 names"),
+    ({"class_names": "abacdefghi"}, "different names, .* global classes; got 'a'"),
+    ({"class_names": [*"abcdefghi", ""]}, "different names, .* global classes; got ''"),
+    ({"class_names": [*"abcdefghi", "j\nk"]}, r"different names, .* global classes; got 'j\\nk'"),
+    ({"class_names": [*"abcdefghi", 3]}, TypeError, "`class_names` must be text; got 3"),
 ]  # fmt: skip
 
 
@@ -135,16 +135,3 @@ def test_class_names_are_those_of_the_labels():
     in_all = {"num_classes": 6, "label_space": "global"}
     everywhere = pfl.from_arrays(pairs, pairs, class_names=names, **in_all)
     assert everywhere.class_names_of(0) == tuple(names)
-
-
-def test_class_names_that_do_not_tell_all_classes_apart_are_refused():
-    pairs, different = [(tables(2), [1, 4])], "different names, .* of all 5 global classes; got "
-    for names, error, message in (
-        ("abcd", ValueError, different + "4 names"),
-        ("abacd", ValueError, different + "'a'"),
-        (["a", "b", "", "c", "d"], ValueError, different + "''"),
-        (["a", "b", "c\nd", "d", "e"], ValueError, different + r"'c\\nd'"),
-        (["a", "b", "c", "d", 3], TypeError, "`class_names` must be text; got 3"),
-    ):
-        with pytest.raises(error, match=message):
-            pfl.from_arrays(pairs, pairs, class_names=names)

@@ -152,18 +152,11 @@ def test_numbers_are_those_of_the_result_files():
             report = json.loads((ROOT / file).read_text(encoding="utf-8"))
             for key, shown in re.findall(r"\| `([\w/]+)` \| ([\d.]+) \|$", table, re.MULTILINE):
                 digits = len(shown.partition(".")[2])
-                found = round(value_of(report, key), digits)
+                whole, _, part = key.rpartition("/")  # A key may be of a part of what another has.
+                found = round(report[key] if key in report else report[whole][part], digits)
                 assert float(shown) == found, f"{name_of(path)}: {key} is {found}"
                 compared += 1
     assert compared > 20
-
-
-def value_of(report, key):
-    """Returns the number of a key, or of a part of what a key has: KEY/PART."""
-    if key in report:
-        return report[key]
-    whole, _, part = key.rpartition("/")
-    return report[whole][part]
 
 
 def prose_of(path):

@@ -21,23 +21,16 @@ def first_cells(table):
     return re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def run(digits_dir, tmp_path_factory):
-    """A run of a method that serves two models, with clients of all kinds and all files."""
-    output = tmp_path_factory.mktemp("program") / "run"
+@pytest.mark.thorough
+def test_names_of_metrics_keys_of_a_summary_and_files_of_a_run_are_documented(digits_dir, tmp_path):
+    """The method serves two models; the run has clients of all kinds and all files."""
     of_run = {"algorithm": "ditto", "engine": "in_process", "num_rounds": 12, "tensorboard": True}
     of_run |= {"num_clients": 10, "clients_per_round": 4, "eval_clients": 5, "new_clients": 2}
     of_run |= {"permuted_clients": 0.5, "shifted_clients": 0.5, "validation_fraction": 0.2}
     of_run |= {"new_client_epochs": 1, "data_dir": digits_dir}
+    output, records = tmp_path / "run", []
     config = pfl.RunConfig(output_dir=output, **of_run)
-    records = []
     summary = pfl.run(config, on_round=records.append, local_steps=2)
-    return output, summary, records
-
-
-@pytest.mark.thorough
-def test_names_of_metrics_and_keys_of_a_summary_are_documented(run):
-    output, summary, records = run
     of_rounds, of_evaluated, of_summary, *rest = re.split(r"\n(?=\| (?:name|key) \|)", NAMES)[1:]
     assert not rest
     bookkeeping, metrics = first_cells(of_rounds), first_cells(of_evaluated)
@@ -67,13 +60,9 @@ def test_names_of_metrics_and_keys_of_a_summary_are_documented(run):
         expected |= {key.replace("ACCURACY", name) for name in accuracies}
     assert set(summary) == expected
     assert json.loads((output / "summary.json").read_text()).keys() == summary.keys()
-
-
-@pytest.mark.thorough
-def test_the_files_of_a_run_are_documented(run):
     section = PROGRAM.partition("## The files of a run")[2].partition("\n## ")[0]
     # This run has no frozen part, which would have features, and its labels are no quantities.
-    written = [path.name for path in run[0].iterdir()] + ["features", "predictions.csv"]
+    written = [path.name for path in output.iterdir()] + ["features", "predictions.csv"]
     assert sorted(first_cells(section)) == sorted(written)
 
 

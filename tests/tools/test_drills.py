@@ -17,18 +17,11 @@ PAGES += sorted((ROOT / "docs").rglob("*.md"))
 PLACES = r"tools|examples|run_configs|tests|(?<!/)tf_pflego"
 
 
-def test_the_files_that_pages_name_exist():
-    named = {
-        name
-        for page in PAGES
-        for name in re.findall(rf"\b(?:{PLACES})/\w[\w/.]*\w", page.read_text("utf-8"))
-    }
+def test_the_files_and_drills_that_pages_name_exist():
+    text = "\n".join(page.read_text("utf-8") for page in PAGES)
+    named = {*re.findall(rf"\b(?:{PLACES})/\w[\w/.]*\w", text)}
     assert "tools/benchmark.py" in named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
-
-
-def test_the_drills_that_pages_name_exist():
-    text = "".join(page.read_text("utf-8") for page in PAGES)
     named = re.findall(r"tools/drills\.py (\w+)", text)
     assert set(named) == set(drills.DRILLS) == set(re.findall(r"drills\.py (\w+)", drills.__doc__))
 

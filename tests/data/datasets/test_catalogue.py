@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from tests.runs.resumed import contents
 from tf_pflego import data
 from tf_pflego.data.datasets import catalogue
 from tf_pflego.data.datasets.digits import Digits
@@ -26,7 +27,7 @@ def test_digits_are_scikit_learns(digits_dir):
     np.testing.assert_array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])
 
 
-def test_what_was_read_last_is_read_again_if_its_files_have_changed(digits_dir, tmp_path):
+def test_files_that_have_changed_are_read_again_and_left_if_that_cannot_be(digits_dir, tmp_path):
     directory = shutil.copytree(digits_dir, tmp_path / "tfds")
 
     def examples():
@@ -38,6 +39,16 @@ def test_what_was_read_last_is_read_again_if_its_files_have_changed(digits_dir, 
     changed = examples()
     assert not np.shares_memory(first, changed)
     np.testing.assert_array_equal(first, changed)
+    (record,) = directory.glob("digits/*/digits-test.tfrecord*")
+    record.write_bytes(record.read_bytes()[:-100])
+    before = contents(directory)
+    with pytest.raises(data.DatasetError, match=r"split test, must be readable in .*Put back a wh"):
+        examples()
+    assert contents(directory) == before
+    (info,) = directory.glob("digits/*/dataset_info.json")
+    info.write_text('{"name": ')
+    with pytest.raises(data.DatasetError, match=r"`dataset` digits, .*, must be readable in "):
+        examples()
 
 
 @pytest.mark.parametrize(("name", "known"), catalogue.KNOWN.items(), ids=catalogue.KNOWN)
@@ -62,15 +73,21 @@ def test_dataset_that_cannot_be_prepared_leaves_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "tfds").exists()
 
 
-def test_builders_of_our_own_ask_nothing_of_the_network(tmp_path, monkeypatch):
+def test_builders_of_our_own_say_what_they_lack_and_ask_nothing_of_the_network(
+    tmp_path, monkeypatch
+):
     def asked(path):
         raise AssertionError(f"TFDS asked for {path}")
 
     monkeypatch.setattr(tfds.core.utils.gcs_utils, "exists", asked)
     data.load("digits", data_dir=str(tmp_path))
-    for name in ("organamnist", "office_home"):
-        with pytest.raises(data.DatasetError, match="is not there either"):
-            data.load(name, data_dir=str(tmp_path))
+    for name, expected in (
+        ("organamnist", r"organamnist.npz, from .* is not there either.* https://medmnist.com"),
+        ("office_home", "office_home, .* https://www.heman.*Art, Clipart, Product, Real World"),
+    ):
+        with pytest.raises(data.DatasetError, match=f"none/downloads/manual/{expected}"):
+            data.load(name, data_dir=str(tmp_path / "none"), download=True)
+        assert not (tmp_path / "none").exists()
     # Newer versions of TFDS do not ask for their own datasets either.
     asks_or_not = r"asked for gs://.*/mnist|mnist is not in"
     with pytest.raises((AssertionError, data.DatasetError), match=asks_or_not):
@@ -128,7 +145,3 @@ def test_omniglot_merges_splits_drops_repeated_alphabets_and_rotates(tmp_path):
     np.testing.assert_array_equal(clients.test.sizes, [8, 8, 8])
     with pytest.raises(data.DatasetError, match="must be among small1, small2; got 'train'"):
         data.load("omniglot", data_dir=str(tmp_path))
-    (record,) = tmp_path.glob("omniglot/*/omniglot-small2.tfrecord*")
-    record.write_bytes(record.read_bytes()[:-100])
-    with pytest.raises(data.DatasetError, match=r"split small2, must be readable in .*Put back"):
-        data.load("omniglot", data_dir=str(tmp_path), omniglot_splits=("small1", "small2"))

@@ -68,13 +68,6 @@ def test_organamnist_is_the_published_file_with_validation_in_training(tmp_path)
     np.testing.assert_array_equal(dataset.train.examples, again.train.examples)
 
 
-def test_organamnist_without_its_file_says_which_file_is_expected_where(tmp_path):
-    expected = r"none/downloads/manual/organamnist.npz, from which .* https://medmnist.com"
-    with pytest.raises(data.DatasetError, match=expected):
-        data.load("organamnist", data_dir=str(tmp_path / "none"), download=True)
-    assert not (tmp_path / "none").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -81,7 +81,6 @@ def test_each_group_by_its_name_is_a_client_with_a_quarter_of_each_class_for_the
         ({"groups": np.zeros(7, int)}, r"must be 8 ids, .*, one for each label; got int64"),
         ({"groups": np.full(8, np.nan)}, "must be 8 ids, integers or text, .*; got float64"),
         ({"test_fraction": -0.25}, "`test_fraction` must be above 0; got -0.25"),
-        ({"test_fraction": 1.0}, "`test_fraction` must be below 1; got 1.0"),
         ({"test_fraction": 0.2},
          "every client must have test examples; 2 of 2 would have none of the 8 .* Raise `test"),
     ],

@@ -38,7 +38,7 @@ class SmallSchools(tfds.core.GeneratorBasedBuilder):
             yield row, pupil | {"Passed": columns["Passed"][row] == "yes"}
 
 
-def test_a_feature_of_a_dataset_says_whose_an_example_is(tmp_path):
+def test_a_feature_of_a_dataset_that_is_there_says_whose_an_example_is(tmp_path):
     with prepared._offline():
         SmallSchools(data_dir=tmp_path).download_and_prepare()
     settings = {"client_column": "School", "label_column": "Passed", "data_dir": tmp_path}
@@ -50,12 +50,6 @@ def test_a_feature_of_a_dataset_says_whose_an_example_is(tmp_path):
     assert (status.name, clients.class_names) == ("SES", ("false", "true"))
     ones = clients.train.examples[:, 1:]
     assert (ones.sum(axis=1) == 1).all()
-
-
-def test_a_dataset_that_is_not_there_is_refused(tmp_path):
-    config = pfl.RunConfig(
-        dataset="movielens/100k-ratings", client_column="user_id", label_column="user_rating",
-        data_dir=tmp_path,
-    )  # fmt: skip
+    config = pfl.RunConfig(dataset="movielens/100k-ratings", **settings)
     with pytest.raises(prepared.DatasetError, match="`dataset` movielens/100k-ratings is not in"):
         build.load_clients(config)

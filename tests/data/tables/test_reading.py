@@ -39,10 +39,6 @@ def read(table, **settings):
     return pfl.from_table(table, "user", "y", **settings)
 
 
-def features_of(table, **settings):
-    return [column.name for column in read(table, **settings).preprocessing.columns]
-
-
 AS_WRITTEN = [
     ["01", "1", "001"],
     ["0x1f", "31"],
@@ -149,8 +145,9 @@ def test_no_columns_come_from_an_index_or_a_directory(tmp_path):
     place.mkdir(parents=True)
     parquet.write_table(table, place / "rows.parquet")
     for source in (table, place / "rows.parquet"):
-        assert features_of(source) == ["x"]
-        assert read(source).client_names == ("a", "b")
+        clients = read(source)
+        assert [column.name for column in clients.preprocessing.columns] == ["x"]
+        assert clients.client_names == ("a", "b")
 
 
 def test_columns_may_be_numbered():
@@ -170,7 +167,7 @@ def test_text_in_iso_8601_is_a_time(end):
     assert np.sort(np.concatenate(clients.partition.test_indices)).tolist() == [*range(32, 40)]
 
 
-def test_later_tables_number_their_classes_as_the_first():
+def test_later_tables_are_prepared_and_number_their_classes_as_the_first():
     names = np.array(["low", "mid", "top"])
     first = read(table_of(y=names[np.arange(COUNT) % 3]), label_space="global")
     settings = {"preprocessing": first.preprocessing, "label_space": "global"}
@@ -179,6 +176,7 @@ def test_later_tables_number_their_classes_as_the_first():
     assert set(later.train.labels) == {1}
     joined = first.joined_by(later)
     assert joined.class_names_of(2) == ("low", "mid", "top")
+    assert joined.preprocessing == later.preprocessing == first.preprocessing
     with pytest.raises(ValueError, match=r"'y' must be of the classes .*, low, mid, top; row 3"):
         read(table_of(y=["mid"] * 3 + ["new"] * 37), **settings)
     other = read(table_of(user=["c"] * COUNT, y=turns(["mid", "top"])), label_space="global")

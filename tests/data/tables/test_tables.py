@@ -114,15 +114,6 @@ def test_numbers_can_be_categories_and_raw_columns_become_the_same_examples():
     np.testing.assert_allclose(again, examples, atol=LEAST)
 
 
-def test_clients_that_join_have_the_preprocessing_of_the_others():
-    clients = clients_of()
-    one = schools.table(School=["new"] * sum(schools.SIZES))
-    new = clients_of(one, features=None, preprocessing=clients.preprocessing)
-    assert new.preprocessing == clients.preprocessing
-    assert new.num_clients == 1
-    assert clients.joined_by(new).preprocessing == clients.preprocessing
-
-
 @pytest.mark.parametrize("missing", ["mean", "drop"])
 def test_missing_values_are_filled_or_left_out(missing, tmp_path, caplog):
     caplog.set_level("INFO", "tf_pflego")
