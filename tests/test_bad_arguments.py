@@ -29,12 +29,21 @@ def round_robin(**changed):
     return pfl.round_robin(LABELS, LABELS, **(given | changed))
 
 
+def dirichlet(**changed):
+    given = {"num_clients": 2, "num_classes": 4, "seed": 0, "min_examples": 4}
+    return pfl.dirichlet(LABELS, **(given | changed))
+
+
 def body(**changed):
     return pfl.mlp(**{"example_shape": (4,), "seed": 3, "units": 5, **changed})
 
 
 def configured(**changed):
     return lambda: pfl.RunConfig(**changed)
+
+
+def options(**changed):
+    return lambda: pfl.RayOptions(**changed)
 
 
 def built(name="pflego", **hyper_parameters):
@@ -57,6 +66,14 @@ def of_task(loss):
     return model(num_outputs=1, task=own_task(loss=loss))
 
 
+def counting(sums):
+    return model(num_outputs=1, task=own_task(statistics=[pfl.Statistic("mine", sums=sums)]))
+
+
+def private(**changed):
+    return pfl.private(pflego(), pfl.Participation(3, 2), clip_norm=1.0, num_rounds=2, **changed)
+
+
 pflego = functools.cache(built(local_steps=2))
 
 
@@ -67,9 +84,11 @@ def simulation_of(**changed):
 
 # Numbers out of their range, which one function refuses for all names.
 NUMBERS = [
-    (pfl.RayOptions, "deadline_seconds", 0, "above 0"), (body, "units", 0, "at least 1"),
+    (pfl.RayOptions, "cpus_per_shard", -1, "at least 0"), (body, "units", 0, "at least 1"),
+    (pfl.RayOptions, "deadline_seconds", 0, "above 0"), (body, "seed", -3, "at least 0"),
     (model, "num_outputs", 0, "at least 1"), (model, "seed", 2**64, f"at most {2**63 - 1}"),
-    (arrays, "num_classes", 0, "at least 1"), (round_robin, "seed", -1, "at least 0"),
+    (arrays, "num_classes", 0, "at least 1"), (round_robin, "num_classes", 0, "at least 1"),
+    (round_robin, "seed", -1, "at least 0"), (dirichlet, "seed", 2**70, f"at most {2**63 - 1}"),
     (functools.partial(arrays().part, stop=2), "start", -1, "at least 0"),
     (functools.partial(arrays().part, 0), "stop", 4, "at most 3"),
     (functools.partial(pfl.Participation, clients_per_round=1), "num_clients", 0, "at least 1"),
@@ -85,14 +104,19 @@ ROWS = [
     (configured(num_rounds=True), "`num_rounds` must be a finite number; got True"),
     (configured(num_rounds=10**5000), "`num_rounds` must be at most .*; got an integer of 16610 b"),
     (configured(num_rounds=np.array([3, 4])), "`num_rounds` must be a finite number; got array"),
+    (configured(download=1), "`download` must be True or False; got 1. Correct `download`"),
     (configured(resume="no"), "`resume` must be True or False; got 'no'. Correct `resume`"),
     (configured(algorithm=3), "`algorithm` must be one of pflego, .*; got 3. Correct"),
+    (configured(algorithm=np.zeros(3)), "`algorithm` must be one of pflego, .*; got array"),
+    (configured(engine=None), "`engine` must be one of tff, in_process, ray, devices; got None"),
     (configured(omniglot_splits=("a",)), "`omniglot_splits` must be text; got .* Correct"),
+    (configured(output_dir=3), "`output_dir` must be a path, text or os.PathLike; got 3. Correct"),
     (configured(output_dir=b"x"), "`output_dir` must be a path, text or os.PathLike; got b'x'"),
     # A Ray cluster.
-    (lambda: pfl.RayOptions(num_shards=10**5), "at most 10000; got 100000. Lower `num_shards`"),
-    (lambda: pfl.RayOptions(address=None), "`address` must be text; got None. Correct `address`"),
-    (lambda: pfl.RayOptions(address="head"), "be HOST:PORT, auto or empty; got 'head'. Write it"),
+    (configured(ray_address=3), "`ray_address` must be text; got 3. Correct `ray_address`"),
+    (options(num_shards=10**5), "`num_shards` must be at most 10000; got 100000. Lower `num_sh"),
+    (options(address=None), "`address` must be text; got None. Correct `address`"),
+    (options(address="head"), "`address` must be HOST:PORT, auto or empty; got 'head'. Write it"),
     # Algorithms and their models.
     (built("apfl", learn_mixing=1), "`learn_mixing` must be True or False; got 1"),
     (built(step=3), TypeError, "`step` must be a hyper-parameter of pflego, which has local_steps"),
@@ -106,12 +130,18 @@ ROWS = [
     # Participation.
     (lambda: pfl.Participation(3, 2.5), "`clients_per_round` must be a whole number; got 2.5"),
     (lambda: pfl.Participation(3, 2, "range", 4), r"must be least,most .*; got \(4,\). Set"),
+    (lambda: pfl.Participation(3, 2, "range", (1, 2.5)), "_range` must be a whole number; got 2.5"),
     # Data.
     (lambda: arrays(train=iter([])), TypeError, "`train` must be a sequence of pairs"),
+    (lambda: arrays(test=3), TypeError, "`test` must be a sequence of pairs .*; got int. Give"),
     (lambda: arrays(name=3), "`name` must be text; got 3. Correct `name`"),
     (lambda: arrays().part(2, 1), "`stop` must be at least 3; got 1. Raise `stop`"),
     (lambda: arrays().joined_by(3), TypeError, "`others` must be of the class ClientData; got int"),
     (lambda: arrays().class_names_of(10**30), "`client_id` must be at most 2; got 1000"),
+    (lambda: ClientData(arrays().train, arrays().test, [2] * 3, partition=3), TypeError,
+     "`partition` must be of the class Partition; got int"),
+    (lambda: ClientData(arrays().train, arrays().test, [2] * 3, client_groups=3), TypeError,
+     "`client_groups` must be of the class Mapping; got int"),
     (lambda: round_robin().with_validation(LABELS[:9], 0.2, 0), "`labels` must cover the trai"),
     (lambda: round_robin().with_validation(3, 0.2, 0), "`labels` must be of rank 1"),
     (lambda: round_robin().save(None), "`file` must be a path, text or os.PathLike; got None"),
@@ -120,8 +150,9 @@ ROWS = [
     (lambda: pfl.NewClients(3, arrays()), TypeError, "`simulation` must be of the class Simulat"),
     (lambda: pfl.export_clients(3, [0], "x"), TypeError, "`simulation` must be of the class Sim"),
     (lambda: pfl.export_shared_body(3, [0], "x"), TypeError, "`simulation` must be of the class"),
-    (configured(engine=np.zeros([2, 2])), r"devices; got array\(\[\[0., 0.\], \["),
+    (lambda: configured(engine=np.zeros([2, 2]))(), r"devices; got array\(\[\[0., 0.\], \["),
     (lambda: ClientData(3, 3, [2]), TypeError, "`train` must be of the class ClientSplit; got int"),
+    (lambda: pfl.federate(3, 3), TypeError, "`dataset` must be of the class Dataset; got int"),
     (lambda: pfl.federate(dataset(), 3), TypeError, "`partition` must be of the class Partition"),
     (lambda: pfl.federate(dataset(), round_robin(), "x"), "`label_space` must be one of local, gl"),
     (lambda: pfl.merged(arrays()), TypeError,
@@ -134,9 +165,15 @@ ROWS = [
     (lambda: pfl.run(pfl.RunConfig(), step=3), TypeError,
      "`step` must be a hyper-parameter of pfl"),
     (lambda: pfl.build_simulation(3), TypeError, "`run_config` must be of the class RunConfig"),
+    (lambda: pfl.build_simulation(pfl.RunConfig(), 3), TypeError, "`clients` must be of the class"),
+    (lambda: pfl.run(pfl.RunConfig(), model=3), TypeError, "`model` must be of the class Split"),
     (lambda: pfl.run(pfl.RunConfig(network="mlp"), model=built()().model),
      "`network` must be left out where `model` is given; got mlp. Leave"),
+    (lambda: pfl.Simulation("pflego", arrays(), pfl.Participation(3, 2)), TypeError,
+     "`algorithm` m"),
     (lambda: pfl.Simulation(built()(), 3, pfl.Participation(3, 2)), TypeError, "`data` must be of"),
+    (lambda: pfl.Simulation(built()(), arrays(), 3), TypeError,
+     "`participation` must be of the cl"),
     (lambda: simulation_of(engine="gpu"), "must be one of tff, in_process, ray, devices; got 'g"),
     (lambda: simulation_of(seed=-1), "`seed` must be at least 0; got -1. Raise `seed`"),
     (lambda: pfl.Task(loss=None, labels="regression"), TypeError, "`loss` must be a function"),
@@ -145,19 +182,18 @@ ROWS = [
     (lambda: own_task(mean=(np.nan,), deviation=(1,)), "`mean` and `deviation` must be one number"),
     (lambda: of_task(lambda z, y: z), r"`loss` must give \[n\] float32, one loss for each example"),
     (lambda: of_task(lambda z, y: z[:, 0] @ y), "`loss` must give .*; got "),
-    (lambda: model(task=own_task(statistics=[pfl.Statistic("mine", sums=lambda z, y: y)])),
-     "statistic mine must give as many sums for any number of"),
+    (lambda: counting(lambda z, y: y), "statistic mine must give as many sums for any number of"),
     (lambda: pfl.Statistic("mine", sums=3), TypeError, "must be a function"),
     (lambda: pfl.Statistic("accuracy", sums=len), "must be none of those that are there; got acc"),
     (lambda: pfl.Range(1, 2, "no"), "`log` must be True or False; got 'no'"),
     (lambda: pfl.Experiment(CELLS, reference=3), "`reference` must be one of pflego; got 3"),
     (lambda: pfl.Experiment(CELLS, clients=3), TypeError, "`clients` must be of the class Client"),
+    (lambda: pfl.Experiment(CELLS, model=3), TypeError, "`model` must be of the class SplitModel"),
     (lambda: pfl.Experiment(CELLS, seeds=3), "`seeds` must be a list of seeds; got 3. Give a list"),
     (lambda: pfl.Experiment([{3: 1}]), r"`cells\[0\] name` must be text; got 3"),
     (lambda: pfl.sweep(pfl.Experiment(CELLS), ""), "`output_dir` must be a path; got ''"),
     (lambda: pfl.grid(**dict.fromkeys("abcdefghij", (1, 2, 3, 4))), "at most 1,000,000 cells"),
-    (lambda: pfl.private(pflego(), pfl.Participation(3, 2), num_rounds=2, noise_multiplier=1e-30),
-     "`noise_multiplier` must be at least 1e-09; got"),
+    (lambda: private(noise_multiplier=1e-30), "`noise_multiplier` must be at least 1e-09; got"),
 ]  # fmt: skip
 
 

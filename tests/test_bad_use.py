@@ -26,10 +26,18 @@ def states(simulation, ids=(0, 1)):
     return simulation.client_states(ids)
 
 
+def of_head(head):
+    return lambda s: s.set_client_states([0, 1], states(s)._replace(head=head))
+
+
 USES = [
     (lambda s: s.run(0), "`num_rounds` must be at least 1; got 0. Raise `num_rounds`"),
+    (lambda s: s.run(1, 0), "`eval_every` must be at least 1; got 0. Raise `eval_every`"),
+    (lambda s: s.run(1, 1, -1), "`train_loss_every` must be at least 1; got -1. Raise"),
     (lambda s: s.run(1, 1, 1, "x"), TypeError, "`on_round` must be a function; got 'x'. Leave"),
     (lambda s: s.run_round("no"), "`evaluate` must be True or False; got 'no'. Correct"),
+    (lambda s: s.run_round(True, 2), "`train_loss` must be True or False; got 2. Correct"),
+    (lambda s: s.save(3), "`directory` must be a path, text or os.PathLike; got 3. Correct"),
     (lambda s: s.save(""), "`directory` must be a path; got ''. Write the current directory as"),
     (lambda s: s.save("x", 0), "`kept` must be at least 1; got 0. Raise `kept`"),
     (lambda s: s.restore("~nosuchuser"), "`directory` must be a path whose user is known here"),
@@ -38,18 +46,22 @@ USES = [
     (lambda s: s.client_states([0.5]), TypeError, "`client_ids` must be integers; got float64"),
     (lambda s: s.client_states(1), "`client_ids` must be of rank 1; got shape ()"),
     (lambda s: s.set_client_states([0, 0], states(s)), "must be different; got an id twice. Name"),
+    (lambda s: s.set_client_states([0, 9], states(s)), r"must be in \[0, 3\), the clients; got 9"),
     (lambda s: s.set_client_states([0], states(s)), r"head must be float32 of shape \(1, 3, 6\)"),
     (lambda s: s.set_client_states([0], 3), "`states` must have the structure of ClientState with"),
-    (lambda s: s.set_client_states([0, 1], states(s)._replace(head=np.zeros([2, 3, 6]))),
-     "head must be float32 of .*; got float64 of .* Convert it"),
+    (of_head(np.zeros([2, 3, 6])), "head must be float32 of .*; got float64 of .* Convert it"),
+    (of_head(np.zeros([2, 3, 5], np.float32)), r"got float32 of shape \(2, 3, 5\). Convert it"),
     (lambda s: s.change_clients(join=3), TypeError, "`others` must be of the class ClientData"),
+    (lambda s: s.change_clients(participation=3), TypeError, "`participation` must be of the cl"),
     (lambda s: s.client_model(np.zeros([2, 3])), r"a client's id; got array\(\[\[0., 0., 0.\], \["),
     (lambda s: pfl.NewClients(s, arrays()).curve([1], 1, "x"), "`seed` must be a finite number"),
     (lambda s: pfl.export_clients(s, [0], 3), "`output_dir` must be a path, text or os.PathLike"),
     (lambda s: pfl.export_shared_body(s, [], "x"), "`clients` must be the ids of at least one"),
+    (lambda s: pfl.NewClients(s, 3), TypeError, "`clients` must be of the class"),
     (lambda s: pfl.NewClients(s, arrays(), 1, 0), "`learning_rate` must be above 0; got"),
     (lambda s: pfl.NewClients(s, arrays()).trained(1), "a number for mini-batches, .* got 'auto'"),
     (lambda s: pfl.NewClients(s, arrays(), 1, 1).trained(1.5), "`epochs` must be a whole number"),
+    (lambda s: pfl.NewClients(s, arrays(), 1, 1).trained(1, -1), "`batch_size` must be at least 0"),
     (lambda s: pfl.NewClients(s, arrays(), 1, 1).trained(1, 1, "x"), "`engine` must be one of tff"),
 ]  # fmt: skip
 
