@@ -113,6 +113,7 @@ BAD = [
     ({"class_names": "abacdefghi"}, "different names, .* global classes; got 'a'"),
     ({"class_names": [*"abcdefghi", ""]}, "different names, .* global classes; got ''"),
     ({"class_names": [*"abcdefghi", "j\nk"]}, r"different names, .* global classes; got 'j\\nk'"),
+    ({"class_names": [*"abcdefghi", "j\n"]}, r"different names, .* global classes; got 'j\\n'"),
     ({"class_names": [*"abcdefghi", 3]}, TypeError, "`class_names` must be text; got 3"),
 ]  # fmt: skip
 

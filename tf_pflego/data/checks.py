@@ -116,7 +116,7 @@ def class_names(names: Sequence[Any], num_classes: int) -> tuple[str, ...]:
             )
     got = None if len(names) >= num_classes else f"{len(names)} names"
     for name in names:
-        if len(name.splitlines()) != 1 or name in seen:
+        if name.splitlines() != [name] or name in seen:
             got = repr(name)
             break
         seen.add(name)
