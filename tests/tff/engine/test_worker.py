@@ -224,13 +224,20 @@ def test_worker_memory_stays_flat_when_the_cohort_varies(tiny_model):
 def test_closed_simulations_leave_nothing(tiny_model, tiny_clients):
     """Neither descriptors nor threads, even if a worker fails and no garbage is collected.
 
-    The second algorithm's messages go through files.
+    The second algorithm's messages go through files. gRPC's threads are kept: see `worker`.
     """
     large = models.SplitModel(models.mlp((4,), seed=3, units=20_000), num_outputs=3, seed=3)
     kinds = built("pflego", tiny_model, local_steps=2), built("ditto", large, batch_size=0)
 
     def used():
         return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    def grpc_engine():
+        threads = []
+        for name in pathlib.Path("/proc/self/task").glob("*/comm"):
+            with contextlib.suppress(OSError):  # A thread may end meanwhile.
+                threads += [name] if name.read_text() == "lifeguard\n" else []
+        return threads
 
     def simulate():
         for algorithm in kinds:
@@ -242,9 +249,10 @@ def test_closed_simulations_leave_nothing(tiny_model, tiny_clients):
     gc.disable()
     try:
         simulate()
-        before = used()
+        before, engine = used(), grpc_engine()
         simulate()
         # gRPC closes its descriptors in a thread of its own.
         wait_until(lambda: all(now <= then for now, then in zip(used(), before, strict=True)))
+        assert len(engine) == 1 and grpc_engine() == engine
     finally:
         gc.enable()
