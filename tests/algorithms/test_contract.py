@@ -87,9 +87,7 @@ def case(request, tiny_model, tiny_clients):
     "case", each_of([*NAMES, "fedrecon anew"], ("fedavg", "fedper", "fedproto")), indirect=True
 )
 def test_an_absentee_is_served_what_the_header_says(case, request):
-    algorithm, clients, _ = case
-    named = request.node.callspec.params["case"]
-    served.assert_absentees_are_served(algorithm, clients, named)
+    served.assert_absentees_are_served(*case[:2], request.node.callspec.params["case"])
 
 
 def test_a_round_is_pure_and_leaves_absentees_as_they_are(case):

@@ -117,11 +117,15 @@ def losses_of(networks, clients, client):
 
 
 def test_ifca(tiny_model, tiny_clients):
-    """Clients like different ones of three networks best at first."""
+    """Networks start from one body with heads of their own; clients like different ones best."""
     simulation = simulation_of("ifca", tiny_model, tiny_clients, num_clusters=3)
-    rng = np.random.default_rng(10)
+    first, *others = networks_of(simulation)
+    assert_identical(first, flat(tiny_model.initial_weights()))
+    for other in others:
+        assert_identical(first[:-1], other[:-1])
+        assert (first[-1][:, :-1] != other[-1][:, :-1]).all()
     heads = simulation.server_state.models.head
-    drawn = tf.constant(rng.normal(0, 0.3, heads.shape), tf.float32)
+    drawn = tf.constant(np.random.default_rng(10).normal(0, 0.3, heads.shape), tf.float32)
     models = simulation.server_state.models._replace(head=drawn)
     simulation.server_state = simulation.server_state._replace(models=models)
     networks, chosen = networks_of(simulation), []
@@ -139,13 +143,6 @@ def test_ifca(tiny_model, tiny_clients):
             assert_close(actual, expected)
     assert any(len(some) < len(networks) for some in chosen)  # Nobody chose one of them.
     assert len(set.union(*chosen)) > 1
-
-
-def test_networks_start_from_one_body_with_heads_of_their_own(tiny_model, tiny_clients):
-    first, second = networks_of(simulation_of("ifca", tiny_model, tiny_clients))
-    assert_identical(first, flat(tiny_model.initial_weights()))
-    assert_identical(first[:-1], second[:-1])
-    assert (first[-1][:, :-1] != second[-1][:, :-1]).all()
 
 
 def test_of_equal_networks_the_first_is_chosen(tiny_model, tiny_clients):

@@ -4,7 +4,6 @@ Gradients of the oracle are central differences, since what is differentiated is
 """
 
 import numpy as np
-import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
     assert_close,
@@ -18,11 +17,9 @@ from tests.algorithms.mini_batches import (
     simulation_of,
     train,
 )
-from tests.conftest import FEATURES, INPUTS
+from tests.conftest import FEATURES
 from tests.oracles import network
 from tf_pflego.algorithms.fedper import HeadState
-from tf_pflego.core.algorithm import Weights
-from tf_pflego.models.extended import affine, extended
 
 M, WIDTHS = FEATURES, (10, 15, 20, 50)
 SHORT = {"local_epochs": 1, "batch_size": 4}  # Differences take long.
@@ -163,20 +160,3 @@ def test_gpfl(tiny_clients):
         assert_own(simulation, {client: [one] for client, one in shares.items()}, "shares", 1e-7)
 
     assert_means(simulation, trained, check, VALVE_TOLERANCE)
-
-
-def test_a_model_that_goes_on_with_a_part(tiny_model):
-    """The model itself stays as it is, and a copy without a start has a part without one."""
-    whole = extended(tiny_model, affine((), M))
-    names, shapes = tiny_model.theta_names, [w.shape for w in whole.initial_theta]
-    assert len(whole.theta_names) == len(names) + 2
-    assert shapes == [(INPUTS, M), (M,), (M,), (M,)]
-    x = np.random.default_rng(0).normal(size=(3, INPUTS)).astype(np.float32)
-    scale, shift = np.arange(M, dtype=np.float32), np.full(M, -0.2, np.float32)
-    theta = [*map(tf.constant, tiny_model.initial_theta), tf.constant(scale), tf.constant(shift)]
-    expected = np.maximum(scale * features_of(tiny_model.initial_theta, x) + shift, 0)
-    np.testing.assert_allclose(whole.keras_body(theta)(x), expected, atol=1e-6)
-    head = tf.eye(3, M + 1)
-    logits = whole.predict(Weights(theta, head), x, tf.range(3))
-    np.testing.assert_allclose(logits, expected[:, :3], atol=1e-6)
-    assert not hasattr(extended(tiny_model.without_start(), affine((), M)), "initial_theta")
