@@ -120,7 +120,7 @@ def test_a_clients_model_predicts_what_the_run_does(case):
 
 
 ENGINES_AGREE = {
-    # What draws, what keeps a state and what sees each upload, nested, since it takes long to start
+    # Wrappers that draw, keep a state and see each upload are nested, since it takes long to start
     # an engine.
     "nested": lambda model: pfl.robust(
         compressed(

@@ -43,7 +43,7 @@ def claimed(inspected, mode="binomial", mechanism="gaussian", clip_norm=BOUND):
 
 @pytest.fixture(scope="module")
 def usual(inspected):
-    """What is claimed by default, which traces once where nothing is planted in its graph."""
+    """The usual claim, which traces once where nothing is planted in its graph."""
     return claimed(inspected)
 
 
@@ -164,7 +164,7 @@ MUTANTS = {
 }
 
 
-# What is planted beside the graph of a round.
+# Mutants that leave the graph of a round as it is.
 UNTRACED = {"a known secret", "as many as expected", "the same cohort"}
 
 

@@ -23,7 +23,7 @@ SIX = make_clients((3, 7, 5, 4, 6, 5), (2,) * 6, (2,) * 6)
 
 @pytest.fixture(scope="module")
 def received(tiny_model):
-    """What the probe's server receives of six clients' vectors, and the record."""
+    """A function from six clients' vectors to what the probe's server receives, and the record."""
     options = {"clip_norm": BOUND, "trimmed_share": SHARE}
 
     @functools.cache

@@ -347,7 +347,7 @@ def test_configurations_name_what_they_refuse(tiny_model):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_is_short_and_leaves_labels_to_the_loss_of_its_model(name):
-    """What batches, pads or adds up weights is in `core`, where other methods find it too.
+    """Code that batches, pads or adds up weights is in `core`, where other methods find it too.
 
     The model's loss is its task's: FedAvg is compared with oracles for each task, and so are the
     methods that count examples by their labels.

@@ -77,8 +77,8 @@ def direction_of(personal):
 def test_fedcp(tiny_model, tiny_clients):
     """Everything that the server and the clients keep.
 
-    Two personal heads start apart from the head of all, whose sum of the rows, v_i, would else stay
-    that of all but for the decay: the errors of a softmax add up to 0.
+    Two personal heads start apart from the head of all. The errors of a softmax add up to 0, and
+    the sum of the rows, v_i, would else stay the same for all clients but for the decay.
     """
     weight, config = 3.0, SHORT | {"mmd_weight": 3.0}
     simulation = simulation_of("fedcp", tiny_model, tiny_clients, **config)
