@@ -25,13 +25,20 @@ LOCAL = STEPS | {"local_epochs": 2, "batch_size": 2}
 DROPPED = {"batch_size": 4, "drop_last_batch": True}
 
 
-def simulation_of(name, model, clients, participation=None, **config):
-    """Returns one whose method has what it knows of LOCAL, and what `config` has instead."""
+def algorithm_of(name, model, **config):
+    """Returns the method with what it knows of LOCAL, and what `config` has instead."""
     known = {field.name for field in dataclasses.fields(algorithms.REGISTRY[name][0])}
     local = {key: value for key, value in LOCAL.items() if key in known}
-    algorithm = build_method(name, model, **local | config)
+    return build_method(name, model, **local | config)
+
+
+def simulated(algorithm, clients, participation=None):
     participation = participation or Participation(3, 2, "range", (1, 3))
     return Simulation(algorithm, clients, participation, "in_process", SEED)
+
+
+def simulation_of(name, model, clients, participation=None, **config):
+    return simulated(algorithm_of(name, model, **config), clients, participation)
 
 
 def clients_with(classes):

@@ -116,14 +116,6 @@ def test_fedbn_without_batch_normalisation_is_fedavg(tiny_model, tiny_clients):
     assert_identical(*(flat(simulation.server_state.weights) for simulation in pair))
 
 
-def test_fedrep_without_body_steps_leaves_theta(tiny_model, tiny_clients):
-    """But for additions of zeros, which may come in another order."""
-    no_steps = {"batch_size": 0, "local_steps": 4, "body_steps": 0}
-    simulation = simulation_of("fedrep", tiny_model, tiny_clients, **no_steps)
-    simulation.run_round()
-    assert largest_difference(simulation.server_state.weights, tiny_model.initial_theta) <= 1e-7
-
-
 ONE_BATCH = {"batch_size": 100, "local_epochs": 3}
 FULL_BATCH = {"batch_size": 0, "local_steps": 3}
 STEPS_OR_EPOCHS = {

@@ -1,6 +1,7 @@
 """Methods that train on mini-batches, against float64 oracles that draw the same batches."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
@@ -26,14 +27,13 @@ from tests.algorithms.mini_batches import (
     train,
     weighted_mean,
 )
-from tests.conftest import of_tasks
-from tests.methods import by_task
+from tests.methods import by_task, thorough
 from tests.oracles import batches, network
 from tf_pflego.core import seeds
 from tf_pflego.core.local_training import shuffled
 
-# FedAvg is tried on all tasks, and each other method on one whose labels are no classes, if it is
-# defined for such.
+# FedAvg is tried on all tasks: labels are known to the loss of the model alone, but in the methods
+# of `test_features`.
 TASKS = "classification", "regression", "multi_label"
 
 
@@ -60,7 +60,6 @@ def test_fedavg_with_a_class_mask(masked_model, masked_clients):
     assert_means(simulation, trained)
 
 
-@of_tasks(*TASKS[:2])
 def test_fedprox(tiny_model, tiny_clients):
     """The distance is that to the server's weights, also after the first batch."""
 
@@ -70,7 +69,6 @@ def test_fedprox(tiny_model, tiny_clients):
     assert_means(simulation_of("fedprox", tiny_model, tiny_clients, proximal_weight=0.5), trained)
 
 
-@of_tasks(*TASKS[:2])
 def test_ditto(tiny_model, tiny_clients):
     """The personal model draws batches of its own, and is held near what the server sent."""
     simulation = simulation_of("ditto", tiny_model, tiny_clients, proximal_weight=0.5)
@@ -84,7 +82,6 @@ def test_ditto(tiny_model, tiny_clients):
     assert_means(simulation, trained, lambda w: assert_own(simulation, personal))
 
 
-@of_tasks(*TASKS[::2])
 def test_fedper(tiny_model, tiny_clients):
     simulation = simulation_of("fedper", tiny_model, tiny_clients)
     heads = heads_of(simulation)
@@ -97,7 +94,7 @@ def test_fedper(tiny_model, tiny_clients):
     assert_means(simulation, trained, lambda w: assert_close(heads_of(simulation), heads))
 
 
-@by_task("head_epochs", {"3": 3, "0": 0}, *TASKS[:2])
+@pytest.mark.parametrize("head_epochs", [3, thorough(0)])
 def test_fedrep(tiny_model, tiny_clients, head_epochs):
     """The head trains first, over the server's body; then the body does, under the new head."""
     simulation = simulation_of("fedrep", tiny_model, tiny_clients, head_epochs=head_epochs)
@@ -117,7 +114,6 @@ def test_fedrep(tiny_model, tiny_clients, head_epochs):
     assert_means(simulation, trained, lambda w: assert_close(heads_of(simulation), heads))
 
 
-@of_tasks(*TASKS[::2])
 def test_fedbabu(tiny_model, tiny_clients):
     simulation = simulation_of("fedbabu", tiny_model, tiny_clients)
     served = simulation.algorithm.served["generic"]
@@ -134,7 +130,6 @@ def test_fedbabu(tiny_model, tiny_clients):
     assert_means(simulation, trained)
 
 
-@of_tasks(*TASKS[:2])
 def test_local(tiny_model, tiny_clients):
     """Each client's classes are the first of its rows, so the absent rows must not move."""
     simulation = simulation_of("local", tiny_model, tiny_clients, client_weight_decay=0.0)
@@ -150,7 +145,6 @@ def test_local(tiny_model, tiny_clients):
     np.testing.assert_allclose(own(simulation)[0][-1][classes[0] :], absent)
 
 
-@of_tasks(*TASKS[::2])
 def test_lg_fedavg(tiny_model, tiny_clients):
     """The head's step is taken at the body that the same batch has moved."""
     simulation = simulation_of("lg_fedavg", tiny_model, tiny_clients)
@@ -168,7 +162,6 @@ def test_lg_fedavg(tiny_model, tiny_clients):
     assert_own(simulation, bodies, "theta")
 
 
-@of_tasks(*TASKS[:2])
 def test_feddyn(tiny_model, tiny_clients):
     a = 0.2
     simulation = simulation_of("feddyn", tiny_model, tiny_clients, dynamic_weight=a)
@@ -192,7 +185,6 @@ def test_feddyn(tiny_model, tiny_clients):
     assert_means(simulation, trained, check, mean_of=mean_of)
 
 
-@of_tasks(*TASKS[::2])
 def test_pfedme(tiny_model, tiny_clients):
     """The momentum of the personal model's steps lives on from batch to batch."""
     config = {"personal_steps": 3, "personal_learning_rate": 0.05, "envelope_weight": 2.0}
@@ -216,18 +208,20 @@ def test_pfedme(tiny_model, tiny_clients):
     assert_means(simulation, trained, check, rate=0.7, mean_of=plain_mean)
 
 
-SHARES = {"learnt": (0.4, True), "fixed": (0.4, False), "0": (0.0, True), "1": (1.0, True)}
-
-
-@by_task("mixing,learnt", SHARES, *TASKS[:2])
-def test_apfl(tiny_model, tiny_clients, mixing, learnt):
-    """Shares that start at a bound would leave [0, 1] in some of these steps."""
-    config = {"mixing": mixing, "learn_mixing": learnt}
+@pytest.mark.parametrize("learnt", [True, thorough(False)])
+def test_apfl(tiny_model, tiny_clients, learnt):
+    """Two learnt shares start at a bound, and would leave [0, 1] in some of these steps."""
+    config = {"mixing": 0.4, "learn_mixing": learnt}
     simulation = simulation_of("apfl", tiny_model, tiny_clients, **config)
     states = {}
+    if learnt:
+        two = simulation.client_states([1, 2])._replace(share=np.float32([0, 1]))
+        simulation.set_client_states([1, 2], two)
+        start = flat(simulation.server_state.weights)
+        states = {1: (start, 0.0), 2: (start, 1.0)}
 
     def trained(w, client, number):
-        (v, a), w_optimizer, v_optimizer = states.get(client, (w, mixing)), sgd(), sgd()
+        (v, a), w_optimizer, v_optimizer = states.get(client, (w, 0.4)), sgd(), sgd()
         for x, y in draw(tiny_clients, client, number):
             mixture = [a * p + (1 - a) * q for p, q in zip(v, w, strict=True)]
             g = batches.gradient(mixture, x, y)
@@ -245,7 +239,7 @@ def test_apfl(tiny_model, tiny_clients, mixing, learnt):
     assert_means(simulation, trained, check)
 
 
-@by_task("meta_gradient", {"hf": "hf", "fo": "fo"}, *TASKS[:2])
+@pytest.mark.parametrize("meta_gradient", ["hf", thorough("fo")])
 def test_per_fedavg(tiny_model, tiny_clients, meta_gradient):
     """The Hessian-free product is a difference of float32 gradients, which costs it digits."""
     config = {"inner_learning_rate": 0.05, "meta_gradient": meta_gradient, "momentum": 0.0}
@@ -296,7 +290,7 @@ def test_fedrod(tiny_model, tiny_clients):
     assert_means(simulation, trained, check)
 
 
-@by_task("most", {"1": 1, "8": 8}, *TASKS[:2])
+@pytest.mark.parametrize("most", [1, thorough(8)])
 def test_fedfomo(tiny_model, tiny_clients, most):
     """Weights, affinities, and that no client is sent its own model.
 
@@ -344,7 +338,6 @@ def test_fedfomo(tiny_model, tiny_clients, most):
     assert (affinities != at_first).any()
 
 
-@of_tasks(*TASKS[:2])
 def test_feddane(tiny_model, tiny_clients):
     """On all examples of a client, with the mean gradient of a first cohort."""
     settings = {"local_steps": 4, "proximal_weight": 0.5}

@@ -81,7 +81,7 @@ SHARES = {"late_linear": (1, 1, 1 / 2), "cosine": (1, 3 / 4, 1 / 4)}
 SCHEDULES = {"pflego": ("pflego", "late_linear"), "fedrecon": ("fedrecon", "cosine")}
 
 
-@by_task("name,schedule", SCHEDULES, "classification", "regression", "multi_label", "counts")
+@by_task("name,schedule", SCHEDULES, "classification", "regression")
 def test_a_schedule_of_the_servers_rate(tiny_model, tiny_clients, name, schedule):
     """It holds for theta and for the last step of a head, and not for the steps before."""
     config = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.2}

@@ -72,9 +72,7 @@ CASES = {
     "joint": {"rate_cap": "joint", "client_learning_rate": 5.0},
     "capped": {"client_learning_rate": 5.0},
     "uncapped": {"rate_cap": "none", "client_learning_rate": 2.5},
-    "strong penalty": {"correction_penalty": 30.0},
-    "no penalty": {"correction_penalty": 0.0},
-    "no gate": {"gate": "open"},
+    "no penalty, no gate": {"correction_penalty": 0.0, "gate": "open"},
     "no correction": {"correction": "none"},
 }
 
@@ -150,7 +148,7 @@ def test_rounds_with_two_rows_or_one(classes):
         assert min(gates) < 0.99
 
 
-@pytest.mark.parametrize("penalty", [thorough(0.5), 30.0, thorough(None)])
+@pytest.mark.parametrize("penalty", [30.0, thorough(None)])
 def test_rounds_with_global_labels(masked_model, masked_clients, penalty):
     """Absent classes stay out, also where a correction shrinks to nearly nothing in a round.
 
@@ -169,7 +167,7 @@ def test_rounds_with_global_labels(masked_model, masked_clients, penalty):
         np.testing.assert_array_equal(simulation.server_state.weights.head[2], before)
 
 
-RATES = {"default": ("default", 0.3), "joint": ("joint", 5.0), "uncapped": ("uncapped", 20.0)}
+RATES = {"default": ("default", 0.3), "joint": ("joint", 5.0)}
 
 
 @by_task("case,rate", RATES, "regression", "multi_label")
@@ -180,19 +178,17 @@ def test_rounds_where_labels_are_no_classes(tiny_model, tiny_clients, case, rate
     simulation = simulation_of(model=tiny_model, clients=tiny_clients, **config)
     assert not state_of(simulation)[1].any()
     with_shared_head(simulation, -drawn[: tiny_model.num_classes])
-    gates, again = assert_rounds_are_the_oracles(simulation, **config)
+    gates, _ = assert_rounds_are_the_oracles(simulation, **config)
     assert min(gates) < 0.99
-    assert bool(again) == (case == "uncapped")
 
 
-@pytest.mark.parametrize("examples", [thorough("all"), "part"])
-def test_the_exchanges_of_a_round_are_rounds_of_the_oracle(examples):
-    """They have the same participants, and of a part, each takes one example in two, drawn anew.
+def test_the_exchanges_of_a_round_are_rounds_of_the_oracle():
+    """They have the same participants, and each takes one example in two, drawn anew.
 
     Each exchange has the constant penalty.
     """
     config = CONFIG | {"clients_per_round": 2, "penalty_growth": 0.0}
-    simulation = simulation_of(2, 0.5, exchanges_per_round=2, exchange_examples=examples)
+    simulation = simulation_of(2, 0.5, exchanges_per_round=2, exchange_examples="part")
     clients, state, parts = simulation.data, state_of(simulation), []
     for number in (1, 2):
         participants = simulation.participation.draw(simulation.seed, number)
@@ -202,7 +198,7 @@ def test_the_exchanges_of_a_round_are_rounds_of_the_oracle(examples):
                 count = clients.train.sizes[client]
                 seed = batches.round_seed(simulation.seed, client, number, exchange)
                 drawn = shuffled(tf.constant(count), seed).numpy()
-                rows[client] = drawn[: (count + 1) // 2] if examples == "part" else drawn
+                rows[client] = drawn[: (count + 1) // 2]
             parts.append(rows[participants[0]][:2].tolist())
             *state, _ = oracle.one_round(*state, clients, participants, config, rows)
         simulation.run_round()

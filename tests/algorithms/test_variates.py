@@ -4,6 +4,7 @@ SCAFFOLD, FedNova, MR-MTL, FedAMP, and PGFed with its variants.
 """
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
@@ -25,8 +26,8 @@ from tests.algorithms.mini_batches import (
     train,
     weighted_mean,
 )
-from tests.conftest import make_clients, of_tasks
-from tests.methods import by_task
+from tests.conftest import make_clients
+from tests.methods import thorough
 from tests.oracles import batches, network
 
 
@@ -35,14 +36,10 @@ def times_counted(steps, momentum):
     return sum(momentum**age for k in range(steps) for age in range(steps - k))
 
 
-SCAFFOLD = {
-    "momentum": {},
-    "plain steps": {"momentum": 0.0},
-    "full batches": DROPPED | {"server_learning_rate": 0.5},
-}
+PLAIN = DROPPED | {"momentum": 0.0, "server_learning_rate": 0.5}
 
 
-@by_task("config", SCAFFOLD, "classification", "regression")
+@pytest.mark.parametrize("config", [{}, thorough(PLAIN)], ids=["momentum", "plain, full batches"])
 def test_scaffold(tiny_model, tiny_clients, config):
     """Weights, and the variates of the server and of each client."""
     simulation = simulation_of("scaffold", tiny_model, tiny_clients, **config)
@@ -87,15 +84,7 @@ def test_the_servers_variate_stays_the_clients_mean_when_some_join(tiny_model, t
     assert len(everybody) == 5
 
 
-FEDNOVA = {
-    "momentum": {},
-    "plain steps": {"momentum": 0.0},
-    "momentum of 1": {"momentum": 1.0},
-    "full batches": DROPPED | {"server_learning_rate": 0.5},
-}
-
-
-@by_task("config", FEDNOVA, "classification", "multi_label")
+@pytest.mark.parametrize("config", [{}, thorough({"momentum": 1.0}), thorough(PLAIN)])
 def test_fednova(tiny_model, tiny_clients, config):
     """Clients of 3, 7 and 5 examples take 4, 8 and 6 steps."""
     config = {"client_learning_rate": 0.02} | config if config.get("momentum") == 1 else config
@@ -116,10 +105,7 @@ def test_fednova(tiny_model, tiny_clients, config):
         assert_close(flat(simulation.server_state.weights), x)
 
 
-MR_MTL = {"all batches": {}, "full batches": DROPPED | {"server_learning_rate": 0.5}}
-
-
-@by_task("config", MR_MTL, "classification", "counts")
+@pytest.mark.parametrize("config", [{}, thorough(DROPPED | {"server_learning_rate": 0.5})])
 def test_mr_mtl(tiny_model, tiny_clients, config):
     """A client goes on from its own network, also where it was absent in between."""
     simulation = simulation_of("mr_mtl", tiny_model, tiny_clients, proximal_weight=0.5, **config)
@@ -134,7 +120,6 @@ def test_mr_mtl(tiny_model, tiny_clients, config):
     assert_means(simulation, trained, lambda mean: assert_own(simulation, networks), rate=rate)
 
 
-@of_tasks("classification", "counts")
 def test_fedamp(tiny_model, tiny_clients):
     """Rounds of two, three and one participants; the one hears of nobody else.
 
@@ -165,16 +150,15 @@ def test_fedamp(tiny_model, tiny_clients):
         assert not simulation.server_state.ids.shape[0]
 
 
-PGFED = {
-    "plain": ("pgfed", {}),
-    "momentum": ("pgfedmo", {"risk_momentum": 0.6}),
-    "CE": ("pgfed_ce", {}),
-    "mu = 0": ("pgfed", {"risk_weight": 0.0}),
-    "bound": ("pgfed", {"risk_learning_rate": 0.2}),  # Some of A stops at 0.
-}
-
-
-@by_task("name,config", PGFED, "classification", "regression", quick=3)
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("pgfed", {"risk_learning_rate": 0.2}),  # Some of A stops at 0.
+        ("pgfedmo", {"risk_momentum": 0.6}),
+        ("pgfed_ce", {}),
+        thorough("pgfed", {"risk_weight": 0.0}),
+    ],
+)
 def test_pgfed_and_its_variants(tiny_model, tiny_clients, name, config):
     """Weights, A, mu grad_j and g1_j."""
     asked = {"risk_weight": 0.3, "risk_learning_rate": 0.05} | config

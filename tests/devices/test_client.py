@@ -17,7 +17,10 @@ from tf_pflego.runs import build
 SMALL = {
     "pflego": ({}, {"local_steps": 3}),
     "ditto": ({"client_weights": "uniform", "network": "mlp"}, {"local_epochs": 1}),
-    "pflego_shared_head": ({"label_space": "global", "class_mask": True}, {"local_steps": 2}),
+    "pflego_shared_head": (
+        {"label_space": "global", "class_mask": True, "network": "mlp"},
+        {"local_steps": 2},
+    ),
 }
 
 

@@ -84,16 +84,19 @@ def run_and_end(algorithm, clients, engine):
 def test_a_second_simulation_of_a_method_traces_nothing(
     name, engine, functions, tiny_model, tiny_clients
 ):
-    """Even on other clients, if their examples are alike; it ends as with a method of its own."""
+    """Even on other clients, if their examples are alike.
+
+    In process, where it takes little, it is seen to end as with a method of its own.
+    """
     algorithm, traces = counting(build(name, tiny_model))
     run_and_end(algorithm, tiny_clients, engine)
     once = dict(traces)
     assert len(once) == functions
     others = make_clients((4, 6, 9), (3, 2, 2), (2, 3, 2), seed=1)
-    ends = [run_and_end(algorithm, others, engine)]
+    end = run_and_end(algorithm, others, engine)
     assert traces == once
-    ends.append(run_and_end(build(name, tiny_model), others, engine))
-    assert_identical(*ends)
+    if engine == "in_process":
+        assert_identical(end, run_and_end(build(name, tiny_model), others, engine))
 
 
 @pytest.mark.thorough

@@ -136,25 +136,26 @@ def test_private_uploads_move_the_server_as_in_a_simulation(name, tiny_model):
     assert max(record["privacy_clipped_share"] for record in records) > 0
 
 
-@pytest.mark.parametrize("clip_norm", [0.4, thorough("adaptive")])
-def test_private_noise_is_that_of_private_algorithms(clip_norm, tiny_model):
+@pytest.mark.parametrize(
+    ("name", "clip_norm", "scale"),
+    [("fedavg", 0.4, 1), ("pflego", 0.4, 100), thorough("fedavg", "adaptive", 1)],
+)
+def test_private_noise_is_that_of_private_algorithms(name, clip_norm, scale, tiny_model):
     """z C / r for what is averaged, and z C / I / r for what is summed; adaptive begins at 0.1."""
-    participation, z = Participation(100, 40, "binomial"), 1.5
-    bound = 0.4
+    participation, bound, z = Participation(100, 40, "binomial"), 0.4, 1.5
     if clip_norm == "adaptive":
         # The part of the noise that the share has takes as much away from that of the uploads.
         bound, z = 0.1, (z**-2 - 4.0**-2) ** -0.5
-    for name, scale in (("fedavg", 1), ("pflego", 100)):
-        factory = pfl_tff.private_aggregator(
-            build(name, tiny_model),
-            participation,
-            make_clients((5,) * 100, (2,) * 100, (2,) * 100),
-            noise_multiplier=1.5,
-            clip_norm=clip_norm,
-        )
-        process = factory.create(tff.TensorType(np.float32, [100_000]))
-        noise = process.next(process.initialize(), [np.zeros(100_000, np.float32)] * 2).result
-        assert np.std(noise) * scale == pytest.approx(z * bound / 40, rel=0.01)
+    factory = pfl_tff.private_aggregator(
+        build(name, tiny_model),
+        participation,
+        make_clients((5,) * 100, (2,) * 100, (2,) * 100),
+        noise_multiplier=1.5,
+        clip_norm=clip_norm,
+    )
+    process = factory.create(tff.TensorType(np.float32, [100_000]))
+    noise = process.next(process.initialize(), [np.zeros(100_000, np.float32)] * 2).result
+    assert np.std(noise) * scale == pytest.approx(z * bound / 40, rel=0.01)
 
 
 def test_integers_of_secure_sums_add_up_in_tffs_intrinsic_too(with_secure_sums):

@@ -20,11 +20,11 @@ ROUNDS, SEED = 5, 6
 TOLERANCE = 1e-6
 # Its gradients come from other clients than its steps; a computation has one group of clients.
 REFUSED = {"feddane", "feddbe"}
-# Heads that clients keep, that are drawn anew, and a shared one beside them; averages, of bodies or
-# heads alone too; drifts, two networks, statistics, several models and Gaussians; messages to
-# single clients, from what is kept of the last cohort or of pairs.
-KINDS = ("pflego", "fedrecon", "pflego_shared_head", "fedavg", "lg_fedavg", "scaffold", "ditto")
-KINDS += ("fedbn", "ifca", "pfedfda", "fedpac", "fedfomo", "pgfed")
+# Heads that clients keep, that are drawn anew, and a shared one beside them; averages, alone and
+# beside what is summed and kept; uploads of single clients, and messages to them, from what is kept
+# of the last cohort or of pairs.
+KINDS = ("pflego", "fedrecon", "pflego_shared_head", "fedavg", "scaffold", "fedpac", "fedfomo")
+KINDS += ("pgfed",)
 # Rounds of 0 to 3 of the three clients, and of two.
 PARTICIPATION, TWO = Participation(3, 2, "range", (0, 3)), Participation(3, 2)
 
@@ -115,26 +115,6 @@ def test_a_method_with_two_groups_of_participants_is_refused(tiny_model, tiny_cl
     for name in REFUSED:
         with pytest.raises(ValueError, match="the same participants in all exchanges"):
             process_of(build(name, tiny_model), tiny_clients)
-
-
-@pytest.mark.thorough
-def test_datasets_of_batches_give_the_same(pflego, tiny_clients):
-    """A participant's examples may also come as a `tf.data.Dataset`."""
-    whole, *_, inputs = pflego
-    datasets = pfl_tff.to_client_data(tiny_clients, batch_size=2)
-    spec = tf.data.DatasetSpec(datasets.element_type_structure)
-    rate = PARTICIPATION.federation.mean_clients_per_round
-    batched = pfl_tff.build_process(whole.algorithm, spec, num_clients=3, clients_per_round=rate)
-    of_datasets = [
-        one._replace(data=datasets.create_tf_dataset_for_client(name))
-        for one, name in zip(inputs, datasets.client_ids, strict=True)
-    ]
-    results = []
-    for process, clients in ((whole, inputs), (batched, of_datasets)):
-        state = process.initialize()
-        heads = process.initialize_clients(state, clients)
-        results.append(process.next(state, heads, clients))
-    assert_close(*results)
 
 
 def test_each_step_can_be_called_alone(pflego):

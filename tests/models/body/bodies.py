@@ -145,7 +145,7 @@ BODIES = {
     "LSTM of tokens": (TOKEN_SERIES, lambda: tokens(layers.LSTM(4))),
     "both ways, masked": (
         TOKEN_SERIES,
-        lambda: tokens(layers.Bidirectional(layers.GRU(3)), mask_zero=True),
+        lambda: tokens(layers.Bidirectional(layers.SimpleRNN(3)), mask_zero=True),
     ),
     "convolution of tokens": (
         TOKEN_SERIES,

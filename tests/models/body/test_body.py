@@ -50,8 +50,8 @@ def test_features_and_gradient_are_those_of_the_model(name):
     model = build()
     body = Body(model, shape)
     x, theta = examples_for(body, shape), theta_of(body)
-    expected = of_keras(model, x)
-    assert_same(tf.function(of_body)(body, theta, x), expected)
+    expected, traced = of_keras(model, x), tf.function(of_body)
+    assert_same(traced(body, theta, x), expected)
     assert body.num_features == expected[0].shape[1] and body.example_shape == shape
     for value, variable in zip(body.initial_theta, model.trainable_variables, strict=True):
         np.testing.assert_array_equal(value, np.asarray(variable))
@@ -60,7 +60,7 @@ def test_features_and_gradient_are_those_of_the_model(name):
     for variable, weight in zip(model.trainable_variables, theta, strict=True):
         variable.assign(weight + 0.1)
     moved = [weight + 0.1 for weight in theta]
-    assert_same(of_body(body, moved, x), of_keras(model, x))
+    assert_same(traced(body, moved, x), of_keras(model, x))
 
 
 @pytest.mark.parametrize(

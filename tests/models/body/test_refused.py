@@ -10,7 +10,7 @@ from tests.models.body.bodies import (
     TOKEN_SERIES,
     TOKENS,
     InInference,
-    Transformer,
+    Reversal,
     assert_same,
     backbone_with_noise,
     called,
@@ -153,7 +153,7 @@ REFUSED = {
         "no random numbers",
     ),
     "recurrent dropout": (
-        lambda: sequential(SERIES, layers.LSTM(3, dropout=0.5)),
+        lambda: sequential(SERIES, layers.SimpleRNN(3, dropout=0.5)),
         "no random numbers",
     ),
     "frozen backbone with noise": (
@@ -171,14 +171,14 @@ REFUSED = {
         lambda: (called(Inside(layers.Activation("relu")), 4), (4,)),
     ),
     "unbuilt": (
-        Transformer,
+        Reversal,
         "not made its weights.*Input, or call it once",
-        lambda: sequential(SERIES, Transformer()),
+        lambda: sequential((4,), Reversal()),
     ),
     "no shape": (
-        lambda: called(Transformer(), *SERIES),
+        lambda: called(Reversal(), 4),
         "which shape an example has.*Give `example_shape`",
-        lambda: (called(Transformer(), *SERIES), SERIES),
+        lambda: (called(Reversal(), 4), (4,)),
     ),
     "open shape": (
         lambda: sequential((None, 3), layers.SimpleRNN(2)),
