@@ -41,16 +41,14 @@ def seen(epochs, batch_size, client=None, stream=0, drop_last_batch=False, call=
     return [[label for label in row if label >= 0] for row in rows.numpy()[: int(count)].tolist()]
 
 
-def test_each_epoch_deals_every_example_once_and_keeps_the_last_batch():
+def test_each_epoch_deals_every_example_once_by_the_clients_seed_and_the_stream():
+    """The last batch is kept."""
     batches = seen(epochs=3, batch_size=3)
     assert batches == seen(epochs=3, batch_size=3, call=lambda f: tf.function(f)())
     assert [len(batch) for batch in batches] == [3, 3, 1] * 3
     epochs = [[label for batch in batches[k : k + 3] for label in batch] for k in (0, 3, 6)]
     assert all(sorted(epoch) == list(range(SIZE)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
-
-
-def test_batches_follow_the_clients_seed_and_the_stream_alone():
     assert seen(2, 3) == seen(2, 3)
     assert seen(2, 3) != seen(2, 3, client_of(seed=4))
     assert seen(2, 3) != seen(2, 3, stream=1)
