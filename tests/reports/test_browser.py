@@ -82,7 +82,7 @@ def hostile_run(path):
 
 
 def test_markup_in_the_files_of_a_run_is_text(browser, tmp_path):
-    """What is escaped does not rely on the policy, nor the other way round."""
+    """Escaped text does not rely on the policy, nor the other way round."""
     other, output = large_run(tmp_path / "plain", 4), tmp_path / "r.html"
     reports.write([hostile_run(tmp_path), other], output)
     content = output.read_text(encoding="utf-8")
