@@ -5,15 +5,12 @@ import tensorflow as tf
 from tf_pflego.core.algorithm import Client
 from tf_pflego.core.local_training import (
     FULL_BATCH,
-    FirstOrder,
     PlainMiniBatches,
     StepsOrMiniBatches,
     Work,
     halves,
     hold_out,
     over_batches,
-    shuffled,
-    take,
 )
 
 SIZE = 7
@@ -41,16 +38,14 @@ def seen(epochs, batch_size, client=None, stream=0, drop_last_batch=False, call=
     return [[label for label in row if label >= 0] for row in rows.numpy()[: int(count)].tolist()]
 
 
-def test_each_epoch_deals_every_example_once_and_keeps_the_last_batch():
+def test_each_epoch_deals_every_example_once_by_the_clients_seed_and_the_stream():
+    """The last batch is kept."""
     batches = seen(epochs=3, batch_size=3)
     assert batches == seen(epochs=3, batch_size=3, call=lambda f: tf.function(f)())
     assert [len(batch) for batch in batches] == [3, 3, 1] * 3
     epochs = [[label for batch in batches[k : k + 3] for label in batch] for k in (0, 3, 6)]
     assert all(sorted(epoch) == list(range(SIZE)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
-
-
-def test_batches_follow_the_clients_seed_and_the_stream_alone():
     assert seen(2, 3) == seen(2, 3)
     assert seen(2, 3) != seen(2, 3, client_of(seed=4))
     assert seen(2, 3) != seen(2, 3, stream=1)
@@ -118,13 +113,6 @@ def test_mini_batches_without_momentum_take_plain_steps_and_no_epoch_none():
     assert over_batches(None, start, client_of(), 0) is start
 
 
-def test_a_batch_has_the_examples_of_its_labels():
-    batch = take(client_of(), tf.constant([4, 2]))
-    np.testing.assert_array_equal(batch.examples[:, 0], [4, 2])
-    np.testing.assert_array_equal(batch.labels, [4, 2])
-    assert int(batch.num_examples) == 2
-
-
 @pytest.mark.parametrize(("size", "held_out"), [(7, 2), (8, 2), (3, 1), (2, 1)])
 def test_a_part_of_the_examples_is_held_out(size, held_out):
     training, validation = hold_out(client_of(size=size), 0.3, tf.constant([0, 1]))
@@ -150,20 +138,3 @@ def test_the_part_that_is_held_out_follows_the_seed_alone_and_an_only_example_is
 def test_halves_share_the_middle_example(size, first, second):
     found = [half.labels.numpy().tolist() for half in halves(client_of(size=size))]
     assert found == [first, second]
-
-
-@pytest.mark.parametrize("count", [1, 2, 50])
-def test_shuffled_is_a_permutation(count):
-    orders = [shuffled(tf.constant(count), tf.constant([0, k])).numpy() for k in (0, 0, 1)]
-    assert sorted(orders[0]) == list(range(count))
-    np.testing.assert_array_equal(orders[0], orders[1])
-    if count == 50:
-        assert (orders[0] != orders[2]).any()
-
-
-def test_first_order_is_the_tangent():
-    """Of a^2 + 3 b at (2, 5): 4 (a - 2) + 3 (b - 5) + 19."""
-    at = {"a": tf.constant(2.0), "b": tf.constant(5.0)}
-    tangent = FirstOrder.at(lambda w: w["a"] ** 2 + 3 * w["b"], at)
-    assert (float(tangent.gradient["a"]), float(tangent.gradient["b"])) == (4, 3)
-    assert float(tangent.offset) == 19 - 4 * 2 - 3 * 5

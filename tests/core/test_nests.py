@@ -29,19 +29,6 @@ def test_named_leaves_have_the_positions_of_the_flattened_nest():
     assert list(found.values()) == [0, 1, 2, 3]
 
 
-def test_arithmetic():
-    assert flat(nests.add(A, B)) == [6, 1, 5]
-    assert flat(nests.subtract(A, B)) == [-4, 3, 1]
-    assert flat(nests.scale(2.0, A)) == [2, 4, 6]
-    assert flat(nests.mix(0.25, A, B)) == [4, -0.25, 2.25]
-    assert flat(nests.zeros_like(A)) == [0, 0, 0]
-
-
-def test_products_and_distances_are_over_all_elements():
-    assert float(nests.inner_product(A, B)) == 5 - 2 + 6
-    assert float(nests.squared_distance(A, B)) == 16 + 9 + 1
-
-
 def test_sums_means_and_products_of_a_cohort():
     cohort = {"x": tf.constant([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])}
     sums = nests.weighted_sums(tf.constant([[1.0, 1.0, 1.0], [0.0, -1.0, 0.5]]), cohort)

@@ -29,16 +29,18 @@ def commands():
 
 
 @pytest.mark.thorough
-def test_the_commands_of_pages_end_well(run_of, digits_dir, tmp_path, monkeypatch, capsys):
+def test_the_commands_of_pages_end_well(
+    run_of, digits_dir, tmp_path, monkeypatch, capsys, without_pictures
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run_configs").symlink_to(ROOT / "run_configs")
     # What the pages have made before, by their Python or by commands of make.
     for name in ("quickstart", "quickstart_local", "digits"):
         method = "local" if name.endswith("local") else "pflego"
-        shutil.copytree(run_of(method, num_clients=20), tmp_path / "runs" / name)
+        shutil.copytree(run_of(method), tmp_path / "runs" / name)
     write_method(tmp_path)
     next_month = (ROOT / "docs" / "next_month.md").read_text(encoding="utf-8")
-    pages.run(next(block.text for block in pages.blocks(next_month) if block.runs), tmp_path)
+    exec(next(block.text for block in pages.blocks(next_month) if block.runs), {})
     digits = pfl.load_dataset("digits", data_dir=digits_dir)
     arrays = {}
     for part in ("train", "test"):
@@ -54,7 +56,8 @@ def test_the_commands_of_pages_end_well(run_of, digits_dir, tmp_path, monkeypatc
         if words[0].startswith("-"):
             words += ["--num_rounds=2", f"--data_dir={digits_dir}"]
         elif words[0] in ("export", "personalize"):
-            words += [f"--data_dir={digits_dir}"] + ["--clients=3"] * (words[0] == "export")
+            fewer = {"export": "--clients=3", "personalize": "--draws=1"}[words[0]]
+            words += [f"--data_dir={digits_dir}", fewer]
             shutil.rmtree(tmp_path / "models", ignore_errors=True)
         ended.append((command, in_this_process(words, capsys)))
 

@@ -36,34 +36,25 @@ def kinds(cell):
     return [sorted(output.data) for output in cell.outputs if output.output_type != "stream"]
 
 
-def executed():
-    """Returns the notebook with its outputs, the names of the files it wrote, and what was left."""
-    notebook = copy.deepcopy(STORED)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs = []
-    mark = f"TF_PFLEGO_TEST_OF_THE_NOTEBOOK_{os.getpid()}"
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as top:
+@pytest.mark.thorough
+def test_it_does_what_is_stored_and_leaves_nothing_else(monkeypatch):
+    """One test, since each process that has some of several would execute it anew."""
+    notebook, mark = copy.deepcopy(STORED), f"TF_PFLEGO_TEST_OF_THE_NOTEBOOK_{os.getpid()}"
+    for number in CODE:
+        notebook.cells[number].outputs = []
+    with tempfile.TemporaryDirectory() as top:  # The path of a socket must be short.
         work, temporary, home = (pathlib.Path(top) / name for name in ("work", "tmp", "home"))
         for directory in (work, temporary, home):
             directory.mkdir()
-        patch.setenv(mark, "1")
-        patch.setenv("HOME", str(home))
-        patch.setenv("TMPDIR", str(temporary))
-        patch.setattr(tempfile, "tempdir", str(temporary))
+        for name, value in {mark: "1", "HOME": str(home), "TMPDIR": str(temporary)}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(tempfile, "tempdir", str(temporary))
         execute_notebook.execute(notebook, work)
         files = {str(path.relative_to(work)) for path in work.rglob("*")}
         # Python compiles what TensorFlow writes there and removes again.
         left = [path.name for path in temporary.iterdir() if path.name != "__pycache__"]
         left += [name for name in (".ipython", ".jupyter", ".local") if (home / name).exists()]
         left += commands(mark).values()
-    return notebook, files, left
-
-
-@pytest.mark.thorough
-def test_it_does_what_is_stored_and_leaves_nothing_else():
-    """One test, since each process that has some of several would execute it anew."""
-    notebook, files, left = executed()
     assert {f"runs/{name}/summary.json" for name in ("pflego", "fedper")} <= files
     models = ("keras/client_3.keras", "phone/client_3.tflite", "server/client_3/saved_model.pb")
     assert {f"models/{name}" for name in models} <= files

@@ -34,7 +34,7 @@ def site(made_once):
     return made_once("site", build)
 
 
-def test_the_site_has_every_page_and_needs_no_other_host(site):
+def test_the_site_has_every_page_without_the_repositorys_notes_and_needs_no_other_host(site):
     built = {str(path.relative_to(site)) for path in site.rglob("*.html")}
     expected = {name_of(path).replace(".md", ".html") for path in PAGES}
     expected |= {f"methods/{name}.html" for name in algorithms.REGISTRY}
@@ -47,10 +47,7 @@ def test_the_site_has_every_page_and_needs_no_other_host(site):
         assert not fetched.search(path.read_text(encoding="utf-8")), path
     for path in site.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import)\s*[\"']?https?:", path.read_text("utf-8")), path
-
-
-def test_notes_for_readers_of_the_repository_are_not_on_the_site(site):
-    """There a line `::: NAME` says nothing; on the site, the entry is in its place."""
+    # There a line `::: NAME` says nothing; on the site, the entry is in its place.
     for path in (DOCS / "reference").glob("*.md"):
         note = "> The pages below" if path.stem == "index" else "> A line `::: NAME` stands"
         assert note in path.read_text(encoding="utf-8")
@@ -75,12 +72,18 @@ def open_page(site, browser):
     assert [one for one in seen if not one.startswith((f"{site.as_uri()}/", "data:"))] == []
 
 
-def test_a_notebook_is_a_page_with_what_its_cells_print_and_draw(site):
+def test_a_notebook_is_a_page_and_the_search_has_pages_and_no_copies_of_results(site):
+    """The page has what the cells print and draw."""
     page = (site / "notebooks" / "personal_models.html").read_text(encoding="utf-8")
     assert page.count('src="data:image/png;base64,') == 4
     assert "fedper, round 30: 0.986" in page
     assert 'href="../repository/notebooks/personal_models.ipynb"' in page
     assert 'href="../tables.html"' in page
+    index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
+    found = {entry["location"].partition("#")[0] for entry in json.loads(index)["docs"]}
+    assert {"recipes.html", "methods/pgfed.html", "repository/SECURITY.html"} <= found
+    copies = {name for name in found if name.startswith("repository/")}
+    assert {name for name in copies if name.count("/") > 1} == set()
 
 
 def test_formulas_are_shown_and_no_line_begins_with_the_mark_behind_one(open_page):
@@ -90,14 +93,6 @@ def test_formulas_are_shown_and_no_line_begins_with_the_mark_behind_one(open_pag
     assert page.evaluate(f"{formulas}.length") > 50
     after = "[...document.querySelectorAll('.arithmatex')].map(e => e.nextSibling?.data ?? '')"
     assert not [text for text in page.evaluate(after) if text[:1] in tuple(".,;:)")]
-
-
-def test_the_search_of_the_site_has_pages_and_no_copies_of_results(site):
-    index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
-    found = {entry["location"].partition("#")[0] for entry in json.loads(index)["docs"]}
-    assert {"recipes.html", "methods/pgfed.html", "repository/SECURITY.html"} <= found
-    copies = {name for name in found if name.startswith("repository/")}
-    assert {name for name in copies if name.count("/") > 1} == set()
 
 
 def test_no_page_of_the_site_is_wider_than_the_screen(open_page):
@@ -116,13 +111,12 @@ def test_no_page_of_the_site_is_wider_than_the_screen(open_page):
         assert page.evaluate(broken) == 0, name
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [("GRU", "models.html"), ("clients.csv", "data.html"), ("learning_rate", "methods.html")],
-)
-def test_the_search_of_the_site_finds_words_inside_code(open_page, words, name):
+def test_the_search_of_the_site_finds_words_inside_code(open_page):
     """Also from a page in a folder, and where the site is opened as files."""
     page = open_page("methods/pflego")
-    page.click("input[name=query]")
-    page.keyboard.type(words)
-    page.wait_for_selector(f'.md-search-result__link[href*="/{name}"]', state="attached")
+    for words, name in (("GRU", "models"), ("clients.csv", "data"), ("learning_rate", "methods")):
+        page.fill("input[name=query]", "")
+        page.click("input[name=query]")
+        page.keyboard.type(words)
+        found = f'.md-search-result__link[href*="/{name}.html"]'
+        page.wait_for_selector(found, state="attached")

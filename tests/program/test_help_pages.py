@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import tf_pflego
 from tests.methods import each_of
 from tests.starts import in_a_terminal, in_this_process, lines_of, started_program
 from tf_pflego.algorithms import REGISTRY
@@ -63,9 +64,10 @@ def test_where_nothing_is_asked_for_nothing_is_begun(capsys):
     assert flags_on(result.stdout) == []
 
 
-def test_a_method_in_a_flag_file_counts(capsys):
+def test_a_method_in_a_flag_file_counts_and_the_version_is_shown(capsys):
     page = in_this_process(["--flagfile=run_configs/quickstart.flags", "--help"], capsys).stdout
     assert "hyper-parameters of pflego:" in page
+    assert in_this_process(["--version"], capsys).stdout == f"tf_pflego {tf_pflego.__version__}\n"
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])

@@ -97,12 +97,14 @@ def test_what_a_pipe_gets_is_plain_and_names_the_clients_that_are_served_worst(f
 
 
 @pytest.mark.thorough
-def test_the_command_for_a_page_works_as_it_stands(digits_dir, tmp_path, capsys):
+def test_the_command_for_a_page_works_without_tensorflow(digits_dir, tmp_path, capsys):
     places = [f"--data_dir={digits_dir}", f"--output_dir={tmp_path / 'run'}"]
     *_, command = done([*SMALL, "--num_rounds=1", *places], capsys).stdout.splitlines()
     page = tmp_path / "page.html"
-    shown = finished(["bash", "-c", f"{command} --output={page}"])
+    told = os.environ | {"PYTHONPROFILEIMPORTTIME": "1"}
+    shown = finished(["bash", "-c", f"{command} --output={page}"], env=told)
     assert (shown.returncode, shown.stdout) == (0, f"written to {page}\n"), shown.stderr
+    assert "tf_pflego.reports" in shown.stderr and "tensorflow.python" not in shown.stderr
 
 
 @pytest.mark.lines("tff")

@@ -121,17 +121,6 @@ def test_other_examples_are_refused_before_the_run_is_made(
     assert re.search(message, result.stderr), result.stderr
 
 
-def test_runs_are_listed(run, tmp_path, capsys):
-    result = in_this_process(["list", str(run.parent)], capsys)
-    head, row = result.stdout.splitlines()
-    assert head.split() == ["run", "method", "dataset", "labels", "seed", "rounds", "accuracy"]
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    accuracy = f"{100 * last['test_accuracy/client_mean']:.2f}"
-    assert row.split() == ["pflego", "pflego", "digits", "local", "0", "3/3", accuracy]
-    nothing = in_this_process(["list", str(tmp_path)], capsys)
-    assert nothing.stdout.startswith(f"no runs in {tmp_path}")
-
-
 def write_masked(run, path):
     """Writes what a run with a class mask and validation examples has, as far as it is listed."""
     path.mkdir(parents=True)
@@ -144,6 +133,13 @@ def write_masked(run, path):
 
 
 def test_runs_are_listed_with_their_masks_and_validation(run, tmp_path, capsys):
+    nothing = in_this_process(["list", str(tmp_path)], capsys)
+    assert nothing.stdout.startswith(f"no runs in {tmp_path}")
+    head, row = in_this_process(["list", str(run.parent)], capsys).stdout.splitlines()
+    assert head.split() == ["run", "method", "dataset", "labels", "seed", "rounds", "accuracy"]
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    accuracy = f"{100 * last['test_accuracy/client_mean']:.2f}"
+    assert row.split() == ["pflego", "pflego", "digits", "local", "0", "3/3", accuracy]
     shutil.copytree(run, tmp_path / "a")
     write_masked(run, tmp_path / "b")
     write_masked(run, tmp_path / "c")
@@ -155,10 +151,6 @@ def test_runs_are_listed_with_their_masks_and_validation(run, tmp_path, capsys):
     assert second.split()[3:] == ["masked", "7", "1/3", "25.00", "50.00"]
     assert third.split()[5:] == ["1/3", "0.2500", "0.5000"]
     assert first.index("3/3") == second.index("1/3") == head.index("rounds")
-
-
-def test_the_version_is_shown(capsys):
-    assert in_this_process(["--version"], capsys).stdout == f"tf_pflego {pfl.__version__}\n"
 
 
 EXPORT = ("export", "--run={run}", "--output_dir={tmp}/x")

@@ -33,6 +33,19 @@ def runs(run_of, made_once):
     return {algorithm: root / name for algorithm, name in NAMES.items()}
 
 
+@pytest.fixture(scope="session")
+def page_of_three(runs, made_once):
+    """A page of these runs, which takes the place of another file."""
+
+    def fill(path):
+        output = path / "report.html"
+        output.write_text("old")
+        assert pfl.report(list(runs.values()), output) == [output]
+        assert [made.name for made in path.iterdir()] == ["report.html"]
+
+    return made_once("page_of_three", fill) / "report.html"
+
+
 def large_run(path, num_clients, num_classes=10, num_rounds=3):
     """Writes the files of a finished run with many clients, in the form that the program gives."""
     path.mkdir()

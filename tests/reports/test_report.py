@@ -33,12 +33,8 @@ def refused(capsys, arguments, *parts):
         assert part in message
 
 
-def test_a_page_of_three_runs(runs, tmp_path):
-    output = tmp_path / "report.html"
-    output.write_text("old")
-    assert pfl.report(list(runs.values()), output) == [output]
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-    page = output.read_text(encoding="utf-8")
+def test_a_page_of_three_runs(runs, page_of_three):
+    page = page_of_three.read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>")
     assert len(page.encode()) < 3 * MEGABYTE
     assert NAMES["pflego"] not in page
@@ -62,19 +58,12 @@ def test_a_page_of_three_runs(runs, tmp_path):
 
 @pytest.mark.thorough
 def test_it_starts_without_tensorflow(tmp_path):
+    """Nor does the program: tests/program/test_main.py."""
     run, output = large_run(tmp_path / "run", 4), tmp_path / "r.html"
     code = """import sys, tf_pflego as pfl
-from tf_pflego.main import entry_point
 pfl.report(*sys.argv[1:])
-assert not {"tensorflow", "tensorflow_federated"} & set(sys.modules)
-sys.argv[1:] = ["report", sys.argv[1], f"--output={sys.argv[2]}"]
-try:
-    entry_point()
-finally:
-    assert "tensorflow.python" not in sys.modules"""
-    command = [sys.executable, "-c", code, run, output]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"written to {output}\n"
+assert not {"tensorflow", "tensorflow_federated"} & set(sys.modules)"""
+    subprocess.run([sys.executable, "-c", code, run, output], check=True)
 
 
 def test_gains_are_differences_of_the_same_clients(runs, tmp_path, without_pictures):
@@ -124,12 +113,6 @@ def test_values_that_are_not_finite_are_left_out_and_told(tmp_path, without_pict
     run = stored.read(directory)
     assert np.isnan(run.rounds["test_accuracy/client_mean"][[3, 5]]).all()
     assert "train_loss" not in metrics.metrics_of([run.rounds])
-
-
-def test_one_long_round_does_not_squeeze_the_others():
-    seconds = np.full(100, 0.5)
-    seconds[40] = 599
-    assert series.charged_seconds(seconds).sum() == pytest.approx(99 * 0.5 + 5)
 
 
 @pytest.mark.parametrize(("clients", "rounds"), [(1, 1), thorough(10_000, 3)])
@@ -207,6 +190,8 @@ def test_the_worst_tenth_and_when_a_target_is_reached():
     first = series.reached(rounds, "test_accuracy/client_mean", 0.5)
     assert first == (3, 6.0, 9.0, 0.6)
     assert series.reached(rounds, "test_accuracy/client_mean", 0.95) is None
+    seconds = np.where(np.arange(100) == 40, 599, 0.5)  # One does not squeeze the others.
+    assert series.charged_seconds(seconds).sum() == pytest.approx(99 * 0.5 + 5)
 
 
 def test_the_page_and_the_terminal_say_the_same_worst_tenth(tmp_path, without_pictures):

@@ -1,5 +1,6 @@
 """What docs/ says of the results in the repository is so."""
 
+import functools
 import itertools
 import re
 
@@ -23,6 +24,7 @@ RESULTS = documents.RESULTS
 LAST_ROUNDS = 10
 
 
+@functools.cache
 def sweep_of(name):
     return load_sweep(RESULTS / name)
 

@@ -5,10 +5,8 @@ import re
 import shutil
 
 import documents
-import matplotlib
 import numpy as np
 import overview
-import paper_figures
 import pflego
 import pytest
 from absl import flags
@@ -18,11 +16,13 @@ from tests.starts import done
 from tf_pflego import algorithms
 from tf_pflego.program import flags as program_flags
 from tf_pflego.reports import figures as drawn
-from tf_pflego.sweeps import Cell, load_sweep, results, runner, store
+from tf_pflego.sweeps import load_sweep, results, runner, store
 
 ROOT, RESULTS = documents.ROOT, documents.RESULTS
 WITH_RUNS = [name for name in documents.EXPERIMENTS if (RESULTS / name / store.RUNS).exists()]
-SOME = each_of(WITH_RUNS, WITH_RUNS[::6])
+FEW = WITH_RUNS[::6]
+SOME = each_of(WITH_RUNS, FEW)
+TABLES = ("tables.md", "tables.csv", "tables.tex")
 RUN_IT = "run `python tools/documents.py`"
 LAST_ROUNDS = 10
 # The mean of ten numbers in another order of summation.
@@ -38,29 +38,28 @@ def parsed(*arguments):
     return program_flags.from_flags(values)
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_committed_tables_are_those_of_the_committed_runs(name, tmp_path, monkeypatch):
-    """They agree byte for byte, and no raw run is needed."""
+def shown_of(name):
+    """Returns the tables of committed runs, which agree byte for byte, and their figures."""
+    shown = runner.shown(load_sweep(RESULTS / name), documents.EXPERIMENTS[name])
+    assert {path.name for path in (RESULTS / name).glob("*.png")} == {*shown} - {*TABLES}
+    for file in {*TABLES} & {*shown}:
+        assert (RESULTS / name / file).read_bytes() == shown[file], file
+    return shown
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_committed_tables_are_those_of_the_committed_runs(name, monkeypatch):
+    """No raw run is needed."""
     # Figures take nearly all of their time to be saved, and the next test saves them.
     monkeypatch.setattr(drawn, "image_of", lambda *_: b"")
-    shown = runner.shown(load_sweep(RESULTS / name), documents.EXPERIMENTS[name])
-    for file in {"tables.md", "tables.csv", "tables.tex"} & set(shown):
-        assert (RESULTS / name / file).read_bytes() == shown.pop(file)
-    assert {path.name for path in (RESULTS / name).glob("*.png")} == set(shown)
-    store.write(tmp_path / "again.csv", store.runs_in(RESULTS / name / store.RUNS))
-    again = (tmp_path / "again.csv").read_bytes()
-    assert again == (RESULTS / name / store.RUNS).read_bytes()
+    shown_of(name)
 
 
 @pytest.mark.thorough
-@pytest.mark.lines("tff")
-@pytest.mark.skipif(
-    not matplotlib.__version__.startswith("3.9."), reason="another matplotlib draws other pixels"
-)
-@pytest.mark.parametrize("name", [n for n in WITH_RUNS if list((RESULTS / n).glob("*.png"))])
-def test_committed_figures_are_those_of_the_committed_runs(name):
-    shown = runner.shown(load_sweep(RESULTS / name), documents.EXPERIMENTS[name])
-    for file, content in shown.items():
+@pytest.mark.lines("tff")  # Another matplotlib draws other pixels.
+@pytest.mark.parametrize("name", WITH_RUNS)
+def test_committed_tables_and_figures_are_those_of_the_committed_runs(name):
+    for file, content in shown_of(name).items():
         assert (RESULTS / name / file).read_bytes() == content, file
 
 
@@ -73,10 +72,13 @@ def test_a_page_is_made_without_the_experiment_that_it_compares_with(name, tmp_p
 
 
 @pytest.mark.parametrize("name", WITH_RUNS)
-def test_committed_sweeps_are_what_their_experiments_say(name, tmp_path):
+def test_committed_sweeps_are_as_they_are_written(name, tmp_path):
+    """Byte for byte: what the experiment says, and its runs when they have been read."""
     results.describe(tmp_path, documents.EXPERIMENTS[name])
     (described,) = tmp_path.iterdir()
-    assert (RESULTS / name / described.name).read_bytes() == described.read_bytes()
+    store.write(tmp_path / store.RUNS, store.runs_in(RESULTS / name / store.RUNS))
+    for file in (described.name, store.RUNS):
+        assert (RESULTS / name / file).read_bytes() == (tmp_path / file).read_bytes()
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -169,60 +171,6 @@ def test_flag_files_to_read_are_one_per_algorithm_with_what_was_measured():
             assert path.read_text(encoding="utf-8") == files[path], RUN_IT
             names.append(run_config.algorithm)
     assert sorted(names) == sorted(algorithms.REGISTRY)
-
-
-def test_a_flag_file_says_what_the_table_of_runs_says():
-    cell = Cell("fashion_mnist_high_pflego", {"algorithm": "pflego", "momentum": 0.5}, paper=96.34)
-    runs = [
-        {
-            "run": cell.name,
-            store.SECONDS: seconds,
-            store.PARTICIPANTS: accuracy,
-            store.SERVED: accuracy - 0.1,
-        }
-        for seconds, accuracy in ((0.25, 0.96), (0.75, 0.98))
-    ]
-    other = {"run": "fashion_mnist_no_pflego", store.SECONDS: 9.0, store.PARTICIPANTS: 0.5}
-    text = documents.flag_file("table1", cell, [*runs, other], "DIR/own.flags")
-    assert text.splitlines() == [
-        "# PFLEGO paper, Tables 1 and 6: fashion_mnist_high_pflego.",
-        "#   python -m tf_pflego.main --flagfile=DIR/own.flags --output_dir=DIR",
-        "# Measured with 2 seeds (results/table1/runs.csv):",
-        "#   0.500 seconds per round",
-        "#   97.00 ± 1.41 percent test accuracy of the participants, mean of the last ten rounds",
-        "#   87.00 ± 1.41 percent of all clients as served",
-        "#   96.34 percent in the paper",
-        "# Written by tools/documents.py.",
-        "--algorithm=pflego",
-        "--momentum=0.5",
-    ]
-    text = documents.flag_file("table1", cell, [other], "DIR/own.flags")
+    cell = documents.EXPERIMENTS["table1"].planned[0]
+    text = documents.flag_file("table1", cell, [], "own.flags")
     assert "# Not measured yet: results/table1/runs.csv has no run of it." in text
-
-
-def test_a_choice_is_drawn_with_a_line_for_each_method_and_a_colour_for_each_value():
-    among = ("pflego_tau5", "pflego_tau10", "pflego_tau25")
-    styles = paper_figures.styles([*among, "fedrecon_tau5", "fedrecon_tau10", "fedrecon_tau25"])
-    lines = [style["linestyle"] for style in styles]
-    assert lines == 3 * lines[:1] + 3 * lines[3:4] and lines[0] != lines[3]
-    colors = [tuple(style["color"]) for style in styles]
-    assert colors[:3] == colors[3:]
-    assert len(set(colors)) == 3
-    labels = ["pflego", "fedrecon", "pflego_auto"]
-    colors = [style["color"] for style in paper_figures.styles(labels)]
-    assert len(set(colors)) == 3
-
-
-def test_hyper_parameters_of_tables_6_and_7():
-    """A few cells of each table were typed by hand."""
-    assert pflego.rates("fashion_mnist", "no", "pflego") == {
-        "client_learning_rate": 0.007,
-        "server_learning_rate": 0.003,
-        "server_optimizer": "adam",
-    }
-    assert pflego.rates("mnist", "medium", "ditto") == {
-        "client_learning_rate": 0.007,
-        "proximal_weight": 0.5,
-    }
-    assert pflego.rates("cifar10", "no", "fedavg") == {"client_learning_rate": 0.006}
-    assert pflego.rates("omniglot", None, "pflego")["client_learning_rate"] == 0.1341

@@ -61,8 +61,8 @@ def test_a_full_disk_is_an_error_that_says_where(array):
         in_file(array)
 
 
-# Examples of 64 KiB: all are 200 MiB.
-SIDE, EXAMPLES = 256, 3200
+# Examples of 64 KiB: all are 150 MiB.
+SIDE, EXAMPLES = 256, 2400
 
 
 class LargeExamples(tfds.core.GeneratorBasedBuilder):

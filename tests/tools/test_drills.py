@@ -33,23 +33,18 @@ def test_a_case_that_was_not_tried_is_no_success(drill, capsys):
     assert capsys.readouterr().out.endswith("\nNOT ALL CASES WERE TRIED\n")
 
 
-@pytest.fixture
-def run(tmp_path):
-    """The files of a run of two clients, whose newest of two checkpoints has one of them."""
-    checkpoints = tmp_path / "checkpoints"
+def test_an_end_has_all_but_the_seconds_and_only_the_newest_checkpoint_is_cut_off(tmp_path):
+    """A run has two clients, and its newest of two checkpoints has one of them."""
+    run, checkpoints = tmp_path, tmp_path / "checkpoints"
     checkpoints.mkdir()
-    (tmp_path / "metrics.jsonl").write_text('{"round": 1, "seconds": 2.5}\n')
-    (tmp_path / "clients.csv").write_text("client,accuracy\n0,0.5\n")
-    np.savez(tmp_path / "server.npz", theta=np.ones(3))
+    (run / "metrics.jsonl").write_text('{"round": 1, "seconds": 2.5}\n')
+    (run / "clients.csv").write_text("client,accuracy\n0,0.5\n")
+    np.savez(run / "server.npz", theta=np.ones(3))
     for number, ids in ((9, [0, 1]), (10, [1])):
         np.savez(checkpoints / f"clients-{number}.npz", ids=ids, head=np.full(len(ids), number))
         files = [{"file": f"clients-{each}.npz"} for each in (10, 9) if each <= number]
         manifest = {"content": {"clients": files}}
         (checkpoints / f"checkpoint-{number}.json").write_text(json.dumps(manifest))
-    return tmp_path
-
-
-def test_an_end_has_all_but_the_seconds(run):
     records, rows, clients, _ = before = drill_runs.end(run)
     assert records == [{"round": 1}] and rows[1] == ["0", "0.5"]
     assert clients == {
@@ -60,8 +55,6 @@ def test_an_end_has_all_but_the_seconds(run):
     np.savez(run / "server.npz", theta=np.ones(3) + 1e-15)
     assert drill_runs.end(run) != before
 
-
-def test_only_the_newest_of_two_checkpoints_is_cut_off(run):
     sizes = {path: path.stat().st_size for path in run.glob("checkpoints/*")}
     assert drill_kills._cut_off(run, random.Random(0))
     (cut,) = [path for path, size in sizes.items() if path.stat().st_size < size]
