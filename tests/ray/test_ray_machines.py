@@ -1,48 +1,42 @@
 """A run on several nodes ends with the bits of a run on one machine, also when the program or a
 node is lost; a node that does not come back ends it."""
 
-import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 
 pytest.importorskip("ray", reason="Ray is optional")
 
 import local_cluster
 
-from tests.starts import code_of
+from tests.ray.conftest import METHOD, RUN, lines_of, result_of, run_on_shards
 from tests.sweeps import conftest as sweeps
 from tf_pflego.sweeps import store
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 
 ROOT = pathlib.Path(__file__).parents[2]
-SHARDS, ROUNDS = 2, 12
 
 
-def start(output_dir, digits_dir, environment, *flags):
-    command = [
-        *(sys.executable, "-m", "tf_pflego.main", "--engine=ray", f"--num_shards={SHARDS}"),
-        *("--num_clients=12", "--clients_per_round=6", f"--num_rounds={ROUNDS}"),
-        *("--local_steps=5", "--eval_every=10", "--checkpoint_every=3", "--resume"),
-        *(f"--data_dir={digits_dir}", f"--output_dir={output_dir}", *flags),
-    ]
-    return subprocess.Popen(
-        command,
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(directory, digits_dir, cluster, *flags):
+    """Starts the program for the run of conftest.py, or lets it go on with that."""
+    settings = RUN | METHOD | {"data_dir": digits_dir, "output_dir": directory}
+    command = [sys.executable, "-m", "tf_pflego.main", "--engine=ray", "--ray_address=auto"]
+    # Each node has a place for one shard.
+    command += ["--cpus_per_shard=2", "--resume", *(f"--{k}={v}" for k, v in settings.items())]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = cluster.environment | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([*command, *flags], env=environment, **pipes)
 
 
-def ended(process, code=0):
+def said_by(process, code):
+    """Returns what a program has said, which ends with a code."""
     shown, said = process.communicate(timeout=200)
     assert process.returncode == code, said
     # Nothing of Ray's own is among what the run says or shows.
@@ -52,36 +46,33 @@ def ended(process, code=0):
     return said
 
 
-def result_of(directory):
-    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["seconds"]
-    with np.load(directory / "server.npz") as arrays:
-        return dict(arrays), lines
-
-
-def wait_for_round(process, directory, number):
-    path = directory / "metrics.jsonl"
-    while not path.exists() or len(path.read_text().splitlines()) < number:
+def wait_for_rounds(process, directory, count):
+    """Waits until there are so many more rounds than at this moment."""
+    number = len(lines_of(directory)) + count
+    while len(lines_of(directory)) < number:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes, of which the second one is lost by the first test, and by the second one again."""
+    """Two nodes, of which the last test loses the second one twice."""
     with local_cluster.LocalCluster(nodes=2, cpus=2) as cluster:
         yield cluster
     assert all(not node.is_running() for node in cluster.nodes)
 
 
-def test_the_files_of_the_nodes_are_in_a_directory_of_this_user_alone(cluster):
-    commands = [
+def commands_of(cluster):
+    """Returns the commands of all processes of the nodes."""
+    return [
         pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
         for node in cluster.nodes
         for process in local_cluster.processes_of(node.leader)
     ]
-    raylets = [command for command in commands if command[0].endswith(b"/raylet")]
+
+
+def test_the_files_of_the_nodes_are_in_a_directory_of_this_user_alone(cluster):
+    raylets = [command for command in commands_of(cluster) if command[0].endswith(b"/raylet")]
     assert len(raylets) == 2
     for command in raylets:
         (socket,) = [part for part in command if part.startswith(b"--store_socket_name=")]
@@ -91,62 +82,53 @@ def test_the_files_of_the_nodes_are_in_a_directory_of_this_user_alone(cluster):
 
 
 @pytest.mark.grappler
-def test_a_sweep_on_the_nodes_has_the_results_of_one_on_this_machine(cluster, digits_dir, tmp_path):
-    here, nodes = (
-        sweeps.command(tmp_path / name, digits_dir, "--algorithm=fedavg")
-        for name in ("here", "nodes")
-    )
-    assert code_of(here) == 0
-    program = [sys.executable, "-m", "tf_pflego.main", *nodes, "--jobs=2", "--ray_address=auto"]
+def test_a_sweep_on_the_nodes_has_the_results_of_one_on_this_machine(
+    cluster, made_once, digits_dir, tmp_path
+):
+    command = sweeps.command(tmp_path, digits_dir, "--algorithm=fedavg")
+    program = [sys.executable, "-m", "tf_pflego.main", *command, "--jobs=2", "--ray_address=auto"]
     environment = cluster.environment | {"PYTHONPATH": str(ROOT)}
     subprocess.run(program, env=environment, check=True, timeout=200)
     for name in (store.RUNS, store.TUNING):
-        assert len(sweeps.rows_of(tmp_path / "here", name)) == 2
-        assert sweeps.rows_of(tmp_path / "nodes", name) == sweeps.rows_of(tmp_path / "here", name)
+        here, there = (
+            [{k: v for k, v in row.items() if v} for row in rows if row["run"] == "fedavg"]
+            for rows in (
+                sweeps.rows_of(sweeps.finished_sweep(made_once, digits_dir), name),
+                sweeps.rows_of(tmp_path, name),
+            )
+        )
+        assert len(here) == 2
+        assert there == here
 
 
-def test_where_the_shards_are_and_what_is_lost_does_not_change_a_bit(cluster, digits_dir, tmp_path):
-    alone, spread = tmp_path / "alone", tmp_path / "spread"
-    ended(start(alone, digits_dir, dict(os.environ)))
-    on_cluster = spread, digits_dir, cluster.environment, "--ray_address=auto"
-    process = start(*on_cluster)
-    wait_for_round(process, spread, 4)
-    process.kill()
-    process.communicate()
-    process = start(*on_cluster)
-    wait_for_round(process, spread, 7)
-    cluster.nodes[-1].kill()
+def test_whatever_is_lost_changes_no_bit_and_a_node_that_does_not_come_back_ends_the_run(
+    cluster, whole, digits_dir, tmp_path
+):
+    cluster.wait()
+    process = start(tmp_path, digits_dir, cluster)
+    wait_for_rounds(process, tmp_path, 4)
+    cluster.nodes[-1].kill()  # From here on there is no round without another node.
     cluster.add_node()
-    said = ended(process)
+    wait_for_rounds(process, tmp_path, 4)
+    process.kill()
+    said = said_by(process, -signal.SIGKILL)
     assert "the run goes on from its last checkpoint" in said
     assert "without a token" not in said
-    (expected, lines), (found, found_lines) = result_of(alone), result_of(spread)
-    assert found_lines == lines
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name])
 
-
-def test_a_node_that_does_not_come_back_ends_the_run(cluster, digits_dir, tmp_path):
-    # A node has a place for one shard. The deadline is also that of the start of two processes.
-    flags = "--ray_address=auto", "--node_deadline=60", "--num_rounds=100000", "--cpus_per_shard=2"
-    cluster.wait()
-    process = start(tmp_path, digits_dir, cluster.environment, *flags)
-    wait_for_round(process, tmp_path, 4)
+    # The deadline is also that of the start of two processes.
+    process = start(tmp_path, digits_dir, cluster, "--node_deadline=60")
+    wait_for_rounds(process, tmp_path, 4)
     cluster.nodes[-1].kill()
-    said = ended(process, code=2).splitlines()
+    said = said_by(process, 2).splitlines()
     # Which shards they are is up to the cluster.
     waiting, ended_by = said[-2:]
     assert waiting.startswith("tf_pflego: waiting for nodes that can take shards ")
     assert waiting.endswith(", up to 60 s")
     assert ended_by.startswith("tf_pflego: the cluster has had no place for shards ")
     assert "Add nodes to it, or lower --num_shards, --cpus_per_shard or --gpus_" in ended_by
-    hosts = [
-        process
-        for node in cluster.nodes
-        for process in local_cluster.processes_of(node.leader)
-        if pathlib.Path(f"/proc/{process}/cmdline").read_bytes().startswith(b"ray::Host")
-    ]
-    assert hosts == []
-    # The checkpoint is there, and what is wrong about a resumption is said before anything is done.
-    said = ended(start(tmp_path, digits_dir, cluster.environment, *flags, "--num_shards=1"), code=2)
-    assert "--num_shards: expected 2, got 1" in said
+    assert not [command for command in commands_of(cluster) if command[0].startswith(b"ray::Host")]
+    # It goes on with as many shards, wherever they are.
+    with pytest.raises(ValueError, match="`num_shards`: expected 2, got 1"):
+        run_on_shards(tmp_path, digits_dir, resume=True, num_shards=1)
+    run_on_shards(tmp_path, digits_dir, resume=True)
+    assert result_of(tmp_path) == whole

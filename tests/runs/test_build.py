@@ -22,7 +22,7 @@ def config_of(digits_dir, **changed):
     return RunConfig(**{"data_dir": digits_dir, "num_clients": 10, **changed})
 
 
-def test_dirichlet_merges_and_splits_inside_each_client(digits_dir):
+def test_dirichlet_merges_and_splits_inside_each_client_and_clients_may_count_alike(digits_dir):
     clients = build.load_clients(
         config_of(digits_dir, partition="dirichlet", min_examples=20, label_space="global")
     )
@@ -31,9 +31,6 @@ def test_dirichlet_merges_and_splits_inside_each_client(digits_dir):
     assert np.abs(test - (train + test) / 4).max() < 1
     assert (train + test).min() >= 20
     assert clients.num_classes.tolist() == [10] * 10
-
-
-def test_clients_may_count_alike(digits_dir):
     clients = build.load_clients(config_of(digits_dir, client_weights="uniform"))
     assert clients.client_weights.tolist() == [np.float32(0.1)] * 10
     assert build.load_clients(config_of(digits_dir)).client_weights.std() > 0

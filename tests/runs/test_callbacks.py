@@ -55,18 +55,15 @@ def fail():
 
 @pytest.fixture(scope="module")
 def undisturbed(digits_dir, tmp_path_factory):
-    """The directory of a run that has all its rounds, and the calls of its listener."""
+    """The directory of a run that has all its rounds; a callback sees it from begin to end."""
     output = tmp_path_factory.mktemp("callbacks") / "run"
     listener, numbers = Listens(), []
     config = config_of(digits_dir, output)
     pfl.run(config, lambda r: numbers.append(r["round"]), callbacks=[listener], **RATES)
     assert numbers == list(range(1, ROUNDS + 1))
-    return output, listener.calls
-
-
-def test_a_callback_sees_the_run_from_its_begin_to_its_end(undisturbed):
-    rounds = [("round", number, number) for number in range(1, ROUNDS + 1)]
-    assert undisturbed[1] == [("begin", 0, 0), *rounds, ("end", ROUNDS, ROUNDS)]
+    rounds = [("round", number, number) for number in numbers]
+    assert listener.calls == [("begin", 0, 0), *rounds, ("end", ROUNDS, ROUNDS)]
+    return output
 
 
 def expected_stop(records, metric, patience, min_delta):
@@ -89,7 +86,7 @@ def test_early_stopping_ends_a_whole_run_at_the_right_round(
     metric, patience, min_delta, undisturbed, digits_dir, tmp_path, caplog
 ):
     caplog.set_level("INFO", "tf_pflego")
-    curve = records_of(undisturbed[0])
+    curve = records_of(undisturbed)
     last = expected_stop(curve, metric, patience, min_delta)
     assert last < ROUNDS
     output = tmp_path / "run"
@@ -103,13 +100,11 @@ def test_early_stopping_ends_a_whole_run_at_the_right_round(
     best = curve[stopping.best_round - 1]
     assert stopping.best == best[metric]
     # It is as whole as any: with the loss of the last round, too, which was not evaluated with it.
-    whole = json.loads((undisturbed[0] / "summary.json").read_text())
+    whole = json.loads((undisturbed / "summary.json").read_text())
     assert whole.keys() - summary.keys() <= {
         name for name in whole if name.startswith(("participant", "train_loss/"))
     }
-    assert {path.name for path in output.iterdir()} == {
-        path.name for path in undisturbed[0].iterdir()
-    }
+    assert {path.name for path in output.iterdir()} == {path.name for path in undisturbed.iterdir()}
     # Nothing is left to do for who resumes it, with the same callbacks or without.
     before = outcome(output)
     again = pfl.run(config_of(digits_dir, output, resume=True), **RATES)
@@ -137,12 +132,12 @@ def test_a_run_goes_on_beyond_its_early_end_if_it_is_given_more_rounds(
     longer = config_of(digits_dir, output, resume=True)
     pfl.run(longer, callbacks=[listener], **RATES)
     assert listener.calls[:2] == [("begin", 3, 3), ("round", 4, 4)]
-    assert outcome(output)["server"] == outcome(undisturbed[0])["server"]
+    assert outcome(output)["server"] == outcome(undisturbed)["server"]
 
 
 def test_early_stopping_goes_on_where_an_interrupted_run_was(undisturbed, digits_dir, tmp_path):
     """It is told the rounds before, so that it stops where it would have."""
-    last = expected_stop(records_of(undisturbed[0]), METRIC, 2, 0.05)
+    last = expected_stop(records_of(undisturbed), METRIC, 2, 0.05)
     output = tmp_path / "run"
 
     def interrupt():
@@ -173,7 +168,7 @@ def test_a_callback_that_raises_leaves_a_checkpoint_from_which_the_run_goes_on(
     assert raised.traceback[-1].name == "fail"
     assert Checkpoints(output / "checkpoints").newest()["round"] == 3
     pfl.run(config_of(digits_dir, output, resume=True), **RATES)
-    assert outcome(output) == outcome(undisturbed[0])
+    assert outcome(output) == outcome(undisturbed)
 
 
 @pytest.mark.parametrize(

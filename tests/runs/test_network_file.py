@@ -65,15 +65,12 @@ def test_it_learns_what_a_run_with_that_model_does(run, digits_dir):
                     np.testing.assert_array_equal(one, other)
 
 
-def test_it_is_read_only_with_the_file_that_it_had(run, digits_dir):
+def test_it_is_read_and_goes_on_with_the_same_content_alone(run, digits_dir):
     other = {"network": str(run / "other.keras")}
     for given, message in (({}, "must be given .* names it"), (other, "must .* another content")):
         with pfl.load_run(run / "run", digits_dir, **given) as stored:
             with pytest.raises(RunDirectoryError, match=f"`network` {message}"):
                 stored.simulation()
-
-
-def test_it_goes_on_with_the_same_content_alone(run, digits_dir):
     path, more = run / "body.keras", {"num_rounds": 3, "resume": True}
     kept = path.read_bytes()
     path.write_bytes((run / "other.keras").read_bytes())

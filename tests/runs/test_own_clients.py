@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_a_statistic_of_ones_own_says_which_of_two_values_is_better(tmp_path, mo
     assert "ended with misses" in repr(pfl.load_run(tmp_path / "run"))
 
 
-def test_files_have_the_names_and_who_the_clients_are(finished):
+def test_files_have_who_the_clients_are_and_what_was_run(finished, tmp_path):
     rows = store.read(finished / "clients.csv")
     assert [row["name"] for row in rows] == ["north", "south", "east"]
     assert [row["classes"] for row in rows] == ["0 4", "1 4", "2 4"]
@@ -109,8 +110,6 @@ def test_files_have_the_names_and_who_the_clients_are(finished):
     stored = pfl.Partition.load(finished / "partition.npz")
     assert stored.train_indices[1].tolist() == [*range(10, 20)]
 
-
-def test_the_configuration_says_what_was_run(finished, tmp_path):
     told = json.loads((finished / "config.json").read_text())
     said = {"dataset": "mine", "num_clients": 4, "partition": "own", "network": "mlp"}
     said |= {"label_space": "local", "class_mask": False, "validation_fraction": 0.0}
@@ -147,11 +146,11 @@ def test_a_dataset_that_was_loaded_for_the_run_is_no_own_clients(digits_dir, tmp
         pfl.load_run(tmp_path / "run").evaluate()
 
 
-def test_a_run_goes_on_with_its_own_clients_alone(tmp_path):
-    output = tmp_path / "run"
-    pfl.run(config_of(output), clients=clients_of(), local_steps=2)
+def test_a_run_goes_on_with_its_own_clients_alone(finished, tmp_path):
+    output = shutil.copytree(finished, tmp_path / "run")
     for rounds in (2, 3):  # Also of a run that has ended.
-        config = config_of(output, num_rounds=rounds, resume=True)
+        new = {"new_clients": 1, "new_client_epochs": 1}
+        config = config_of(output, num_rounds=rounds, resume=True, **new)
         turned = clients_of(("north", "south", "west", "east"))
         others = r"2 of 4 are not, the first is client west, in whose place it has east. Give the"
         with pytest.raises(ValueError, match=others):

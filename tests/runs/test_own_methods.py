@@ -200,16 +200,11 @@ def test_a_bad_file_is_one_line(text, digits_dir, tmp_path, capsys):
     assert_refused(in_this_process(flags, capsys), BAD[text])
 
 
-NO_FILE = "--algorithm must name a file that can be read; got", "No such file"
-NO_BUILDER = "as FILE.py:FUNCTION; got 'own.py'. Add", "--algorithm=own.py:build_x"
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("missing.py:f", NO_FILE), ("x\ny.py:f", NO_FILE), ("own.py", NO_BUILDER)],
-)
-def test_a_missing_file_or_builder_is_one_line(name, said, capsys):
-    assert_refused(in_this_process([f"--algorithm={name}"], capsys), *said)
+def test_a_missing_file_or_builder_is_one_line(capsys):
+    no_file = "--algorithm must name a file that can be read; got", "No such file"
+    no_builder = "as FILE.py:FUNCTION; got 'own.py'. Add", "--algorithm=own.py:build_x"
+    for name, said in {"missing.py:f": no_file, "x\ny.py:f": no_file, "own.py": no_builder}.items():
+        assert_refused(in_this_process([f"--algorithm={name}"], capsys), *said)
 
 
 @pytest.mark.parametrize("engine", ENGINES[:2])

@@ -48,11 +48,6 @@ def june(request, runs_of_june, tmp_path):
     return shutil.copytree(runs_of_june(request.param), tmp_path / "june")
 
 
-@pytest.fixture
-def run_of_june(runs_of_june):
-    return runs_of_june("Passed")
-
-
 def arrays(path):
     with np.load(path) as stored:
         return dict(stored)
@@ -103,8 +98,8 @@ def test_what_last_month_has_learnt_is_taken_over(june, tmp_path, capsys):
     done([f"--output_dir={july}", "--resume", "--num_rounds=2"], capsys)
 
 
-def test_last_months_directory_does_not_say_which_table_is_read(run_of_june, capsys):
-    refused = in_this_process([f"--start_from={run_of_june}"], capsys)
+def test_last_months_directory_does_not_say_which_table_is_read(runs_of_june, capsys):
+    refused = in_this_process([f"--start_from={runs_of_june('Passed')}"], capsys)
     assert refused.returncode == 2
     assert "--table must be given, since the run in" in refused.stderr
 
@@ -130,10 +125,11 @@ def of_column(**changed):
         lambda place: shutil.rmtree(place / "checkpoints"),
     ],
 )
-def test_a_damaged_directory_is_one_line_and_leaves_nothing(change, run_of_june, tmp_path, capsys):
-    damaged = shutil.copytree(run_of_june, tmp_path / "damaged")
+def test_a_damaged_directory_is_one_line_and_leaves_nothing(change, runs_of_june, tmp_path, capsys):
+    whole = runs_of_june("Passed")
+    damaged = shutil.copytree(whole, tmp_path / "damaged")
     change(damaged)
-    table, new = run_of_june.parent / "june.csv", tmp_path / "new"
+    table, new = whole.parent / "june.csv", tmp_path / "new"
     begin = [f"--start_from={damaged}", f"--table={table}", f"--output_dir={new}"]
     refused = in_this_process(begin, capsys)
     assert refused.returncode == 2, refused.stderr

@@ -80,12 +80,8 @@ def test_a_finished_run_answers_and_stays_as_it_was(finished, digits_dir):
             raw, labels = dataset.test.examples[own], dataset.test.labels[own]
             predicted = np.take(classes, model.predict(raw, verbose=0).argmax(axis=1))
             assert np.sum(predicted == labels) == evaluation.test_hits[client]
+    lines, metrics = (finished / "metrics.jsonl").read_text().splitlines(), run.metrics
     assert contents(finished) == before
-
-
-def test_metrics_are_a_table(finished):
-    lines = (finished / "metrics.jsonl").read_text().splitlines()
-    metrics = pfl.load_run(finished).metrics
     assert metrics["round"].tolist() == [1, 2, 3, 4, 5]
     assert metrics["bytes_up"].dtype == np.int64
     for row, line in enumerate(lines):
@@ -188,11 +184,6 @@ def test_a_run_on_own_arrays_and_of_an_own_model_needs_them_again(tmp_path):
         pfl.load_run(output, **others).evaluate()
 
 
-def test_a_model_is_refused_where_the_run_has_one_of_ours(finished, digits_dir):
-    with pytest.raises(RunDirectoryError, match=r"`model` must be left out .* a model of ours"):
-        pfl.load_run(finished, digits_dir, model=own_model()).evaluate()
-
-
 def test_the_directory_does_not_decide_which_data_are_read(copy, digits_dir, tmp_path, monkeypatch):
     """Neither where they are nor whether they are fetched, nor which cluster is asked."""
     elsewhere = tmp_path / "theirs"
@@ -215,7 +206,13 @@ def test_the_directory_does_not_decide_which_data_are_read(copy, digits_dir, tmp
         assert run.evaluate().test_hits.shape == (CLIENTS,)
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_what_is_no_run_or_has_just_begun_or_another_model_is_refused(copy, digits_dir, tmp_path):
+    with pytest.raises(RunDirectoryError, match=r"`model` must be left out .* a model of ours"):
+        pfl.load_run(copy, digits_dir, model=own_model()).evaluate()
+    shutil.rmtree(copy / "checkpoints")
+    (copy / "summary.json").unlink()
+    with pytest.raises(RunDirectoryError, match=r"not finished .* Wait for its first checkpoint"):
+        pfl.load_run(copy, digits_dir).evaluate()
     with pytest.raises(RunDirectoryError, match=r"output directory of a run; .* does not exist"):
         pfl.load_run(tmp_path / "nothing")
     with pytest.raises(RunDirectoryError, match=r"output directory of a run; .* has no config"):
@@ -230,13 +227,6 @@ def test_without_checkpoints_it_has_metrics_alone(digits_dir, tmp_path):
     for ask in (run.evaluate, run.simulation, lambda: run.client_model(0)):
         with pytest.raises(RunDirectoryError, match=r"must have a checkpoint.*_every=0"):
             ask()
-
-
-def test_a_run_that_has_just_begun_is_refused(copy, digits_dir):
-    shutil.rmtree(copy / "checkpoints")
-    (copy / "summary.json").unlink()
-    with pytest.raises(RunDirectoryError, match=r"not finished .* Wait for its first checkpoint"):
-        pfl.load_run(copy, digits_dir).evaluate()
 
 
 @pytest.mark.parametrize(
@@ -258,13 +248,13 @@ def test_damaged_files_are_named(name, ask, copy):
             ask(copy)
 
 
-@pytest.mark.parametrize(
-    "changed", [{"num_rounds": 0}, {"engine": 3}, {"unknown": 1}, {"dataset": None}]
-)
-def test_a_configuration_that_is_none_is_refused(changed, copy):
-    configure(copy, **changed)
-    with pytest.raises(RunDirectoryError, match=r"config\.json in .* must be as a run wrote it"):
-        pfl.load_run(copy)
+def test_a_configuration_that_is_none_is_refused(copy):
+    whole = (copy / "config.json").read_bytes()
+    for changed in ({"num_rounds": 0}, {"engine": 3}, {"unknown": 1}, {"dataset": None}):
+        (copy / "config.json").write_bytes(whole)
+        configure(copy, **changed)
+        with pytest.raises(RunDirectoryError, match=r"config\.json in .* must be as a run wrote"):
+            pfl.load_run(copy)
 
 
 def test_damaged_checkpoints_are_told(copy, digits_dir, caplog):

@@ -105,7 +105,7 @@ def test_other_rows_are_refused(table, output, capsys):
     assert "partition.npz must have the fingerprints" in refused.stderr
 
 
-def test_clients_of_a_table_that_were_given_keep_their_preprocessing(table, tmp_path):
+def test_given_clients_keep_their_preprocessing_and_training_rows_validate(table, tmp_path):
     clients = pfl.from_table(table, "School", "MathAch", ["SES"], task="regression")
     config = pfl.RunConfig(
         engine="in_process", num_rounds=1, clients_per_round=2, output_dir=tmp_path / "given"
@@ -115,9 +115,6 @@ def test_clients_of_a_table_that_were_given_keep_their_preprocessing(table, tmp_
     about = json.loads((tmp_path / "given" / "preprocessing.json").read_text())
     assert [column["name"] for column in about["columns"]] == ["SES"]
     assert json.loads((tmp_path / "given" / "config.json").read_text())["task"] == "regression"
-
-
-def test_validation_examples_are_of_training_rows(table):
     columns = {"client_column": "School", "label_column": "MathAch", "feature_columns": "SES"}
     config = pfl.RunConfig(table=table, **columns, task="regression", validation_fraction=0.25)
     assert build.load_clients(config).validation.sizes.tolist() == [2, 1, 4, 2]

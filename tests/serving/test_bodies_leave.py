@@ -9,11 +9,13 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.conftest import build_method
+from tests.serving import test_raw_columns
 from tests.serving.test_client_models import clients_of
 from tests.serving.test_export import LACKS_OPERATIONS, found_alone, learnt, probabilities
 from tf_pflego.serving.export import served_clients
 
 layers = tf.keras.layers
+SUFFIXES = {"savedmodel": "", "tflite": ".tflite", "keras": ".keras"}
 DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "models.md"
 
 
@@ -21,8 +23,8 @@ def bodies_of_document():
     """Returns the split models that the blocks of the document make, in order."""
     variables, models = {}, []
     for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL):
-        exec(block, variables)
-        if not models or variables["model"] is not models[-1]:
+        if "\nmodel = " in block:
+            exec(block, variables)
             models.append(variables["model"])
     return models
 
@@ -56,16 +58,17 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
     models = [*bodies_of_document(), pfl.SplitModel(recurrent, 2)]
     del models[1]  # It has dense layers alone, as others.
     assert [model.has_loops for model in models] == [False, True, False, False, True]
-    expected, files = {}, []
-    for number, model in enumerate(models):
+    of_tables = test_raw_columns.exported(tmp_path)
+    expected, files = {f"serve_{path}": rows for path, rows in of_tables.items()}, [*of_tables]
+    # One is frozen in part, as in test_frozen_features.py, and one of a class of the document;
+    # test_client_models.py has one like the last one.
+    counts = (3, 3, 1, 1, 2)
+    for number, (model, count) in enumerate(zip(models, counts, strict=True)):
         method = "fedavg" if number == 4 else "pflego"
         with simulation_for(model, method) as simulation:
             (client,) = served_clients(simulation, [1])
             train, labels = simulation.data.train.of(1)
-            for format, suffix in (("savedmodel", ""), ("tflite", ".tflite"), ("keras", ".keras")):
-                # One is of a class of the document; test_client_models has one like the other.
-                if format == "keras" and number in (3, 4):
-                    continue
+            for format, suffix in [*SUFFIXES.items()][:count]:
                 # In TFLite others learn on in the neighbouring files.
                 learns = format == "savedmodel" or (
                     format == "tflite" and not LACKS_OPERATIONS and number == 1
@@ -82,10 +85,12 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
                     expected[f"after_{key}"] = probabilities(client, weights)
                     expected[f"restored_{key}"] = expected[f"after_{key}"]
     found = found_alone(files, tmp_path)
-    named = [found[name] for name in found if name.startswith("names_")]
+    named = [found[f"names_{path}"] for path in files[len(of_tables) :] if f"names_{path}" in found]
     assert named and all(names.tolist() == [b"2", b"5"] for names in named)
     for key, wanted in expected.items():
         np.testing.assert_allclose(found[key], wanted, rtol=0, atol=1e-5, err_msg=key)
+    losses = [found[f"losses_{path}"] for path in of_tables if f"losses_{path}" in found]
+    assert losses and all(after < before for before, after in losses)
     moved = [
         np.abs(wanted - expected[key.replace("after_", "serve_")]).max()
         for key, wanted in expected.items()
@@ -94,21 +99,17 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
     assert min(moved) > 1e-4  # ten times what files may differ by
 
 
-def with_lambda():
-    then = layers.Lambda(lambda x: 2.0 * x), layers.Dense(3)
-    return tf.keras.Sequential([tf.keras.Input((4,)), *then])
-
-
 @pytest.mark.thorough
 @pytest.mark.lines("tff", "current")
 @pytest.mark.parametrize(
-    ("body", "method", "arguments", "message"),
+    ("then", "method", "arguments", "message"),
     [
-        (with_lambda, "pflego", {"format": "keras"}, r"no Lambda layer .* lambda.* is one. Write"),
-        (lambda: body_of_tokens(layers.GRU(4)), "fedavg", {"format": "tflite"}, "`learning` must "
+        ([layers.Lambda(lambda x: 2.0 * x), layers.Flatten(), layers.Dense(3)], "pflego",
+         {"format": "keras"}, r"no Lambda layer .* lambda.* is one. Write"),
+        ([layers.GRU(4)], "fedavg", {"format": "tflite"}, "`learning` must "
          "be left out for TFLite.*fedavg trains the whole.*`learning=False`"),
         pytest.param(
-            lambda: body_of_tokens(layers.GRU(4)),
+            [layers.GRU(4)],
             "pflego",
             {"format": "tflite"},
             r"`learning` must be left out for TFLite .* 2\.20 on",
@@ -117,8 +118,8 @@ def with_lambda():
     ],
     ids=["Lambda", "gradient of a loop", "interpreter"],
 )  # fmt: skip
-def test_what_cannot_leave_is_refused_before_any_work(body, method, arguments, message, tmp_path):
-    model = pfl.SplitModel(body(), 2)
+def test_what_cannot_leave_is_refused_before_any_work(then, method, arguments, message, tmp_path):
+    model = pfl.SplitModel(body_of_tokens(*then), 2)
     with simulation_for(model, method) as simulation:
         simulation.served_weights = None  # It is not asked for.
         with pytest.raises(ValueError, match=message):

@@ -63,18 +63,10 @@ def needs_operations(test):
     return pytest.mark.lines("tff")(pytest.mark.skipif(LACKS_OPERATIONS, reason=reason)(test))
 
 
-def run_alone(paths, tmp_path, monkeypatch):
-    """Returns what ALONE finds in files, in this process."""
-    found = tmp_path / "found.npz"
-    monkeypatch.setattr(sys, "argv", [*map(str, ("alone", STEPS, RATE, found, *paths))])
-    exec(ALONE, {})
-    return np.load(found)
-
-
-def found_alone(paths, directory, steps=STEPS, rate=RATE):
+def found_alone(paths, directory):
     """Returns what a program that is started with TensorFlow alone finds in files."""
     code = f"{ALONE}assert not {{'tf_pflego', 'pyarrow'}} & set(sys.modules)"
-    command = [sys.executable, "-c", code, steps, rate, directory / "found.npz", *paths]
+    command = [sys.executable, "-c", code, STEPS, RATE, directory / "found.npz", *paths]
     result = subprocess.run(map(str, command), cwd=directory, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return np.load(directory / "found.npz")
@@ -89,7 +81,10 @@ def test_a_file_serves_and_learns_on(simulation, tmp_path, monkeypatch):
     given = {"test": client.test_examples, "train": examples, "labels": labels}
     np.savez(output / "data.npz", **given)
     path = output / entry["file"]
-    actual = run_alone([path], tmp_path, monkeypatch)
+    arguments = "alone", STEPS, RATE, tmp_path / "found.npz", path
+    monkeypatch.setattr(sys, "argv", [*map(str, arguments)])
+    exec(ALONE, {})
+    actual = np.load(tmp_path / "found.npz")
     assert entry["test_accuracy"] == entry["test_accuracy_of_run"]
     served, after = (actual[f"{name}_{path}"] for name in ("serve", "after"))
     np.testing.assert_allclose(served, client.predictions(), rtol=0, atol=1e-6)
@@ -261,14 +256,6 @@ def test_with_a_class_mask_no_model_predicts_a_class_that_the_client_lacks(tmp_p
         learn_on(signatures, raw, labels - 1, 1)
 
 
-def test_bodies_that_differ_are_not_shared(tmp_path):
-    with simulation_of(small_cnn(), clients_of(images), "local") as simulation:
-        simulation.run_round()
-        with pytest.raises(ValueError, match=r"client 1's differs from client 0's, as local"):
-            pfl.export_shared_body(simulation, [0, 1], tmp_path / "shared")
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(simulation, tmp_path):
     quantized = {"quantize": "int4", "format": "tflite"}
     for how, message in (
@@ -277,6 +264,10 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(simulation, tmp_p
     ):
         with pytest.raises(ValueError, match=message):
             pfl.export_clients(simulation, [0], tmp_path / "models", **how)
+    with simulation_of(small_cnn(), clients_of(images), "local") as of_bodies:
+        of_bodies.run_round()
+        with pytest.raises(ValueError, match=r"client 1's differs from client 0's, as local"):
+            pfl.export_shared_body(of_bodies, [0, 1], tmp_path / "shared")
     assert not list(tmp_path.iterdir())
 
 

@@ -1,6 +1,7 @@
 """Exported models of clients of a table take its columns, with TensorFlow alone."""
 
 import dataclasses
+import functools
 import itertools
 import json
 
@@ -12,7 +13,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.data.tables import schools
 from tests.serving.test_client_models import simulation_of
-from tests.serving.test_export import LACKS_OPERATIONS, found_alone
+from tests.serving.test_export import LACKS_OPERATIONS
 from tf_pflego.serving.export import served_clients
 
 # Keras and TFLite add up in another order.
@@ -24,13 +25,6 @@ def trained(clients, body=None):
     simulation = simulation_of(body, clients, num_classes=2, local_steps=2)
     simulation.run_round()
     return simulation
-
-
-def embedding():
-    layers = tf.keras.layers
-    return tf.keras.Sequential(
-        [tf.keras.Input((1,), dtype="int32"), layers.Embedding(60, 3), layers.Flatten()]
-    )
 
 
 # Columns as they are in a table and as a model takes them; the last row has what no training row
@@ -46,16 +40,18 @@ ITEM = {"year": [1990, 2001, 77]}
 pytestmark = pytest.mark.lines("tff", "current")
 
 
-@pytest.fixture(scope="module")
-def simulations():
+@functools.cache
+def simulation_with(kind):
+    """A simulation on a table with columns of all kinds (mixed), or of one with codes (item)."""
     columns = schools.columns()
     columns["family income, $"] = columns.pop("SES")
     table, common = pa.table(columns), {"client": "School", "label": "Passed"}
-    mixed = pfl.from_table(
-        table, features=list(MIXED), categories=["year"], missing="mean", **common
-    )
-    item = pfl.from_table(table, features=["year"], encoding="codes", **common)
-    return {"mixed": trained(mixed), "item": trained(item, embedding())}
+    if kind == "item":
+        clients = pfl.from_table(table, features=["year"], encoding="codes", **common)
+        body = [tf.keras.Input((1,), dtype="int32"), tf.keras.layers.Embedding(60, 3)]
+        return trained(clients, tf.keras.Sequential([*body, tf.keras.layers.Flatten()]))
+    columns = {"features": list(MIXED), "categories": ["year"], "missing": "mean"}
+    return trained(pfl.from_table(table, **columns, **common))
 
 
 def expected_of(simulation, rows):
@@ -65,52 +61,48 @@ def expected_of(simulation, rows):
     return tf.nn.softmax(client.logits(examples)).numpy()
 
 
-@pytest.mark.thorough
-def test_a_file_takes_the_columns_of_the_table(simulations, tmp_path):
-    """In each format; one process with TensorFlow alone reads all files."""
+def exported(directory):
+    """Exports a client's model in each format, and returns what its files must predict.
+
+    In test_bodies_leave.py a program that has TensorFlow alone reads them.
+    """
     expected = {}
     formats = ("savedmodel", "keras", *(() if LACKS_OPERATIONS else ("tflite",)))
     for format, (kind, rows) in itertools.product(formats, {"mixed": MIXED, "item": ITEM}.items()):
-        simulation, directory = simulations[kind], tmp_path / f"{kind}_{format}"
-        (entry,) = pfl.export_clients(simulation, ["1296"], directory, format)
+        simulation, place = simulation_with(kind), directory / f"{kind}_{format}"
+        (entry,) = pfl.export_clients(simulation, ["1296"], place, format)
         assert entry["largest_difference"] < TOLERANCE
         assert entry["test_accuracy"] == entry["test_accuracy_of_run"]
-        inputs = json.loads((directory / "clients.json").read_text())["inputs"]
+        inputs = json.loads((place / "clients.json").read_text())["inputs"]
         assert list(inputs.values()) == list(rows)
         assert all(name.isidentifier() for name in inputs)
         columns = {name: np.array(rows[column]) for name, column in inputs.items()}
         columns = {k: v.astype("f4") if v.dtype.kind == "f" else v for k, v in columns.items()}
         kept = {f"{part}/{k}": v for part in ("test", "train") for k, v in columns.items()}
-        np.savez(directory / "data.npz", labels=np.int32([0, 1, 0]), **kept)
-        expected[directory / entry["file"]] = expected_of(simulation, rows)
-    found = found_alone(expected, tmp_path, steps=3)
-    for path, predicted in expected.items():
-        np.testing.assert_allclose(found[f"serve_{path}"], predicted, atol=TOLERANCE)
-        before, after = found.get(f"losses_{path}", (1, 0))
-        assert after < before
+        np.savez(place / "data.npz", labels=np.int32([0, 1, 0]), **kept)
+        expected[f"{place / entry['file']}"] = expected_of(simulation, rows)
+    return expected
 
 
-def test_tflite_compares_text_by_its_own_operations(simulations, tmp_path):
+def test_tflite_compares_text_by_its_own_operations(tmp_path):
     """Also where the interpreter has no operations of TensorFlow."""
-    simulation = simulations["mixed"]
-    (entry,) = pfl.export_clients(
-        simulation, ["1296"], tmp_path / "models", "tflite", learning=False
-    )
+    how = {"format": "tflite", "learning": False}
+    (entry,) = pfl.export_clients(simulation_with("mixed"), ["1296"], tmp_path / "models", **how)
     assert entry["largest_difference"] < TOLERANCE
 
 
-def test_a_clients_keras_model_takes_the_columns(simulations):
+def test_a_clients_keras_model_takes_the_columns():
     year = tf.constant([1990], tf.int64)
     mixed = {"Sex": tf.constant(["Female"]), "family_income___": tf.constant([0.5]), "year": year}
     for kind, columns, rows in (("mixed", MIXED, mixed), ("item", ITEM, {"year": year})):
-        simulation = simulations[kind]
+        simulation = simulation_with(kind)
         served = simulation.client_model("1296")(rows).numpy()
         expected = expected_of(simulation, {name: rows[:1] for name, rows in columns.items()})
         np.testing.assert_allclose(served, expected, atol=TOLERANCE)
 
 
-def test_a_shared_body_takes_the_columns(simulations, tmp_path):
-    simulation = simulations["mixed"]
+def test_a_shared_body_takes_the_columns(tmp_path):
+    simulation = simulation_with("mixed")
     content = pfl.export_shared_body(simulation, ["1296"], tmp_path / "models")
     serve = tf.saved_model.load(tmp_path / "models" / "body").signatures["serve"]
     head = np.load(tmp_path / "models" / "heads.npy")[content["clients"]["1296"]["row"]]
@@ -141,8 +133,8 @@ def test_columns_far_from_zero_are_float64(tmp_path):
         pfl.export_clients(simulation, ["1296"], tmp_path / "lite", "tflite")
 
 
-def test_new_clients_have_the_classes_of_the_run(simulations):
-    simulation = simulations["mixed"]
+def test_new_clients_have_the_classes_of_the_run():
+    simulation = simulation_with("mixed")
     other = dataclasses.replace(simulation.data, class_names=("yes", "no"))
     with pytest.raises(ValueError, match="must have the classes of the others"):
         pfl.NewClients(simulation, other)

@@ -97,12 +97,15 @@ def test_the_others_keep_their_states_to_the_bit(name, tiny_model, tmp_path):
 def test_the_next_round_of_pflego_is_the_new_federations(engine, tiny_model, tmp_path):
     """I, alpha and the participants are the new ones; theta and the heads are the oracle's.
 
-    A checkpoint after that has the states of all.
+    A checkpoint after that has the states of all. The same holds where another simulation begins.
     """
     drawn, algorithm = pfl.Participation(5, 3), build_method("pflego", tiny_model, **CONFIG)
     with pfl.Simulation(algorithm, five_clients(), drawn, engine, seed=4) as simulation:
         simulation.run_round()
         simulation.save(tmp_path)
+        with begun_with(algorithm) as later:
+            later.start_from(tmp_path, FORMER)
+            assert_next_round_is_the_oracles(later)
         simulation.change_clients([2], two_more(), pfl.Participation(6, 2))
         theta = [np.asarray(w, np.float64) for w in simulation.server_state.theta]
         data, expected = simulation.data, 0.0
@@ -131,7 +134,7 @@ def test_a_client_that_has_not_been_drawn_keeps_what_it_would_start_from(tiny_mo
         assert not np.array_equal(joined[1], before[1])
 
 
-def test_what_a_server_knows_of_pairs_of_clients_follows():
+def test_what_a_server_knows_of_pairs_follows_and_of_a_cohort_who_leave_are_forgotten():
     def init_server(federation):
         count = federation.num_clients
         return {"pairs": tf.fill([count, count], -1.0), "each": [tf.fill([2, count], -2.0)]}
@@ -142,17 +145,14 @@ def test_what_a_server_knows_of_pairs_of_clients_follows():
         found["pairs"], [[0, 2, 3, -1], [8, 10, 11, -1], [12, 14, 15, -1], [-1, -1, -1, -1]]
     )
     np.testing.assert_array_equal(found["each"][0], [[0, 2, 3, -2], [4, 6, 7, -2]])
-
-
-def test_members_of_the_last_cohort_that_leave_are_forgotten():
     cohort = LastCohort(tf.constant([1, 2, 4], tf.int64), tf.constant([[10.0], [20.0], [40.0]]))
     found = regrouped((cohort,), np.array([0, 2, 3, 4]), Federation(4, 2.0, 2), lambda _: (cohort,))
     np.testing.assert_array_equal(found[0].ids, [1, 3])
     np.testing.assert_array_equal(found[0].kept, [[20.0], [40.0]])
 
 
-@pytest.fixture(scope="module", name="begun")
-def begun_fixture(tiny_model):
+@pytest.fixture(scope="module")
+def begun(tiny_model):
     """A simulation after its first round, which tests must not change."""
     with simulation_of("pflego", tiny_model, **CONFIG) as simulation:
         simulation.run_round()
@@ -190,7 +190,7 @@ def next_month():
     return make_clients((4, 6, 3, 7, 5, 2), (2, 2, 3, 2, 4, 3), (2, 3, 2, 2, 3, 2), seed=23)
 
 
-def begun(algorithm):
+def begun_with(algorithm):
     return pfl.Simulation(algorithm, next_month(), pfl.Participation(6, 3), "in_process", seed=4)
 
 
@@ -206,7 +206,7 @@ def test_who_was_there_goes_on_and_the_others_begin(name, tiny_model, tmp_path):
         wanted = tf.nest.flatten(earlier.server_state)
         clients = earlier.data
     algorithm = build_method(name, tiny_model)
-    with begun(algorithm) as simulation:
+    with begun_with(algorithm) as simulation:
         simulation.start_from(tmp_path, FORMER)
         assert simulation.round_number == 0
         assert_identical(had, states_of(simulation, STAY))
@@ -218,24 +218,11 @@ def test_who_was_there_goes_on_and_the_others_begin(name, tiny_model, tmp_path):
             np.testing.assert_array_equal(after, before)
 
 
-def test_the_first_round_of_pflego_is_the_oracles(tiny_model, tmp_path):
-    algorithm = build_method("pflego", tiny_model, **CONFIG)
-    drawn = pfl.Participation(5, 3)
-    with pfl.Simulation(algorithm, five_clients(), drawn, "in_process", seed=4) as earlier:
-        earlier.run_round()
-        earlier.save(tmp_path)
-    with begun(algorithm) as simulation:
-        simulation.start_from(tmp_path, FORMER)
-        assert_next_round_is_the_oracles(simulation)
-
-
-def test_what_cannot_be_is_refused_and_changes_nothing(tiny_model, tmp_path):
-    with simulation_of("pflego", tiny_model, **CONFIG) as earlier:
-        earlier.run_round()
-        earlier.save(tmp_path)
-        with pytest.raises(ValueError, match="before its first round; this one has had a round"):
-            earlier.start_from(tmp_path)
-    with begun(build_method("pflego", tiny_model, **CONFIG)) as simulation:
+def test_what_cannot_be_is_refused_and_changes_nothing(begun, tiny_model, tmp_path):
+    begun.save(tmp_path)
+    with pytest.raises(ValueError, match="before its first round; this one has had a round"):
+        begun.start_from(tmp_path)
+    with begun_with(begun.algorithm) as simulation:
         before = states_of(simulation, range(6))
         for former in ([0, 1], [0.5] * 6):
             with pytest.raises(ValueError, match="a whole number for each of the 6 clients"):
@@ -244,7 +231,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(tiny_model, tmp_path):
             with pytest.raises(ValueError, match="`former`"):
                 simulation.start_from(tmp_path, twice_or_none)
         np.testing.assert_array_equal(states_of(simulation, range(6))[0], before[0])
-    with begun(build_method("fedper", tiny_model)) as simulation:
+    with begun_with(build_method("fedper", tiny_model)) as simulation:
         with pytest.raises(CheckpointError, match="algorithm: expected fedper, got pflego"):
             simulation.start_from(tmp_path, FORMER)
         with pytest.raises(CheckpointError, match="must hold a checkpoint"):

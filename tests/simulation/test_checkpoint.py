@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.algorithms.test_contract import build, simulation_of, whole_state
+from tests.algorithms.test_contract import build, whole_state
 from tests.comparison import assert_identical
 from tests.conftest import built, make_clients
 from tests.methods import thorough
@@ -27,8 +27,16 @@ def plain(record):
 
 
 # A state of every kind that the contract allows, no client state, and a growing server state.
-@pytest.mark.parametrize("name", ["everything", thorough("fedavg"), thorough("pgfedmo")])
-def test_a_restored_simulation_goes_on_to_the_same_bits(name, tiny_model, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        ("everything", "in_process"),
+        *(thorough(name, "in_process") for name in ("fedavg", "pgfedmo")),
+        thorough("everything", "ray"),
+    ],
+    indirect=["engine"],
+)
+def test_a_restored_simulation_goes_on_to_the_same_bits(name, engine, tiny_model, tmp_path):
     """Among the rounds are some without participants.
 
     Clients are tested before they are drawn, in one of the two alone, since that must not matter.
@@ -36,7 +44,7 @@ def test_a_restored_simulation_goes_on_to_the_same_bits(name, tiny_model, tmp_pa
     clients = make_clients((3, 7, 5, 4), (2, 4, 3, 2), (2, 3, 2, 3))
     algorithm = build(name, tiny_model)
     some = Participation(clients.num_clients, 2, "range", (0, 2))
-    saved, restored = (simulation_of(algorithm, clients, 3, some) for _ in range(2))
+    saved, restored = (Simulation(algorithm, clients, some, engine, 3) for _ in range(2))
     for _ in range(3):
         saved.run_round(evaluate=True)
     saved.save(tmp_path)
@@ -46,6 +54,8 @@ def test_a_restored_simulation_goes_on_to_the_same_bits(name, tiny_model, tmp_pa
         record, other = (plain(one.run_round(evaluate=True)) for one in (saved, restored))
         assert record == other
     assert_identical(whole_state(saved), whole_state(restored))
+    for one in (saved, restored):
+        one.close()
 
 
 CLIENTS = 40

@@ -140,7 +140,7 @@ def test_a_file_takes_images(format, simulation, clients, tmp_path):
 @pytest.mark.thorough
 def test_tflite_and_a_shared_body_take_images(simulation, clients, tmp_path):
     """An export compares a file's predictions to the run's."""
-    pfl.export_clients(simulation, "all", tmp_path / "lite", "tflite")
+    pfl.export_clients(simulation, [1], tmp_path / "lite", "tflite")
     pfl.export_shared_body(simulation, "all", tmp_path / "shared")
     of_client, _ = clients.test.of(1)
     heads = np.load(tmp_path / "shared/heads.npy")

@@ -72,7 +72,9 @@ def final_state(algorithm, clients, participation, engine):
         ("in_process", "everything"),
         *(thorough("in_process", name) for name in ("pflego", "pgfed", "feddane")),
         pytest.param("tff", "everything", marks=[pytest.mark.lines("tff"), pytest.mark.thorough]),
+        thorough("ray", "everything"),
     ],
+    indirect=["engine"],
 )
 def test_all_other_weights_are_those_of_a_run_in_which_it_did_not_report(
     name, engine, tiny_model, caplog

@@ -30,9 +30,8 @@ def command(directory, digits_dir, *options):
     ]
 
 
-@pytest.fixture(scope="session")
-def finished(made_once, digits_dir):
-    """The directory of the sweep, which tests must not change."""
+def finished_sweep(made_once, digits_dir):
+    """Returns the directory of the sweep, which tests must not change."""
 
     def fill(path):
         with pytest.MonkeyPatch.context() as patch:
@@ -41,6 +40,9 @@ def finished(made_once, digits_dir):
             assert code_of(command(path / "finished", digits_dir)) == 0
 
     return made_once("sweep", fill) / "finished"
+
+
+finished = pytest.fixture(scope="session")(finished_sweep)
 
 
 @pytest.fixture

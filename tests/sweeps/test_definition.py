@@ -43,7 +43,8 @@ def test_cells_are_named_by_what_they_differ_in():
     assert "head_epochs" not in cells[0].settings
 
 
-def test_hyper_parameters_that_differ_are_in_the_label_and_a_truth_value_is_named():
+def test_a_label_has_what_differs_and_one_of_the_settings_that_change_together():
+    """A truth value is named."""
     cells = planned(
         pfl.grid(class_mask=[False, True], algorithm=["fedavg", "fedprox"], local_epochs=[1, 5]),
         {"label_space": "global"},
@@ -52,9 +53,6 @@ def test_hyper_parameters_that_differ_are_in_the_label_and_a_truth_value_is_name
     assert cells[-1].name == "class_mask_fedprox_local_epochs5"
     assert cells[-1].label == "fedprox (local_epochs=5)"
     assert cells[-1].condition == {"class_mask": True}
-
-
-def test_a_label_has_one_of_the_settings_that_change_together():
     together = {"server_optimizer": "adam", "server_learning_rate": 0.01}
     cells = planned([{"algorithm": "fedavg"}, {"algorithm": "fedavg"} | together], {})
     assert cells[1].label == "fedavg (server_optimizer=adam)"

@@ -12,7 +12,7 @@ from tf_pflego.sweeps import store
 from tf_pflego.system import durable
 
 
-def test_a_file_of_rows_is_read_as_written_and_does_not_tell_the_time(tmp_path):
+def test_rows_are_read_as_written_at_no_time_and_a_write_that_fails_leaves_the_old(tmp_path):
     rows = [{"run": "a", "value": 0.1 + 0.2}, {"run": "b", "value": None, "more": "x, y"}]
     for name in ("rows.csv", "rows.csv.gz"):
         store.write(tmp_path / name, rows)
@@ -21,9 +21,6 @@ def test_a_file_of_rows_is_read_as_written_and_does_not_tell_the_time(tmp_path):
             {"run": "b", "value": "", "more": "x, y"},
         ]
     assert (tmp_path / "rows.csv.gz").read_bytes()[4:8] == bytes(4)  # RFC 1952: MTIME.
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     store.write(tmp_path / "rows.csv", [{"run": "old"}])
     (tmp_path / ".rows.csv.partial").mkdir()
     with pytest.raises(OSError):

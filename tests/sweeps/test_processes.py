@@ -4,28 +4,48 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.resources import commands, wait_until_gone
-from tests.starts import ROOT, TIMEOUT_SECONDS, in_this_process
-from tests.starts import finished as ended
+from tests import programs
+from tests.resources import is_running, wait_until_gone
+from tests.starts import TIMEOUT_SECONDS, in_this_process
 from tests.sweeps import own
 from tests.sweeps.conftest import command, contents, made
 from tf_pflego.sweeps import store
 
 pytestmark = [pytest.mark.thorough, pytest.mark.grappler]
-PROGRAM = [sys.executable, "-m", "tf_pflego.main"]
+# The program, whose processes are forks, which need not import TensorFlow, and leave their ids. All
+# that `subprocess` does for a program it has done before a fork is one. It leads its session, whose
+# processes all hear Ctrl-C.
+FORKING = """
+import os, subprocess, sys
+from tf_pflego.main import entry_point
+from tf_pflego.reports import figures
+from tf_pflego.sweeps import run_jobs
+
+class Forking(subprocess.Popen):
+    def __init__(self, command, **how):
+        def go_on():
+            os.closerange(3, 1 << 10)
+            open(f"{command[3]}.processes/{os.getpid()}", "w").close()
+            os._exit(run_jobs.main(command[3:]))
+
+        is_ours = run_jobs.__name__ in command
+        super().__init__(command, preexec_fn=go_on if is_ours else None, **how)
+
+figures.image_of = lambda *_: b""  # Pictures would take most of its time.
+os.setpgid(0, 0)
+subprocess.Popen = Forking
+entry_point()
+"""
 
 
-def begun(directory, digits_dir, *options):
-    """Starts the sweep as the leader of its processes, which all hear Ctrl-C."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    arguments = command(directory, digits_dir, "--jobs=2", *options)
-    return subprocess.Popen([*PROGRAM, *arguments], cwd=ROOT, start_new_session=True, **pipes)
+def begun(directory, digits_dir):
+    """Starts the sweep in a process whose imports were made before."""
+    directory.with_suffix(".processes").mkdir(exist_ok=True)
+    return programs.Begun(FORKING, *command(directory, digits_dir, "--jobs=2"))
 
 
 def wait_until(is_so, running):
@@ -37,8 +57,9 @@ def wait_until(is_so, running):
 
 
 def processes_of(directory):
-    """Returns the ids of the processes that the sweep has started, but for itself."""
-    return [*commands(f"tf_pflego.sweeps.run_jobs\0{directory}\0", "cmdline")]
+    """Returns the ids of the processes that the sweep has started and that run."""
+    started = [int(path.name) for path in directory.with_suffix(".processes").iterdir()]
+    return [process for process in started if is_running(process)]
 
 
 def begun_runs(directory):
@@ -66,7 +87,7 @@ def stopped_in_a_run(directory, running):
 
 
 def test_interrupted_and_killed_on_the_way_it_comes_to_the_same(
-    finished, tmp_path, digits_dir, capsys
+    finished, tmp_path, digits_dir, capsys, without_pictures
 ):
     """By Ctrl-C, by the end of one process, whose run is named, and by the end of the program."""
     directory = tmp_path / "sweep"
@@ -75,7 +96,7 @@ def test_interrupted_and_killed_on_the_way_it_comes_to_the_same(
     os.killpg(running.pid, signal.SIGINT)
     output, errors = running.communicate(timeout=TIMEOUT_SECONDS)
     *lines, last = errors.splitlines()
-    assert (running.returncode, output) == (130, "")
+    assert (running.returncode, output) == (130, ""), errors
     assert last == "tf_pflego: interrupted; the same command goes on with it"
     assert all(line[:1].isdigit() for line in lines), errors
     assert processes_of(directory) == []
@@ -108,10 +129,12 @@ def test_interrupted_and_killed_on_the_way_it_comes_to_the_same(
 
 def test_a_process_whose_sweep_has_ended_makes_no_run(tmp_path):
     """Also if it ended before the process could ask who started it."""
-    gone = ended([sys.executable, "-c", "import os; print(os.getpid())"]).stdout.strip()
     job = ["a", None, {"algorithm": "local", "dataset": "digits"}, [0]]
-    arguments = ["-m", "tf_pflego.sweeps.run_jobs", str(tmp_path), "1", gone, ""]
-    result = ended([sys.executable, *arguments], input=json.dumps(job) + "\n")
+    code = "import io, os, sys; from tf_pflego.sweeps import run_jobs\n"
+    code += "sys.stdin = io.StringIO(sys.argv.pop()); sys.exit(run_jobs.main(sys.argv[1:]))"
+    gone = programs.Begun("")
+    gone.communicate()
+    result = programs.run(code, tmp_path, 1, gone.pid, "", json.dumps(job) + "\n")
     assert (result.returncode, result.stdout) == (1, "")
     assert not list(tmp_path.rglob("metrics.jsonl"))
 
@@ -147,7 +170,7 @@ second = Experiment(grid(algorithm=["fedrep"]), SMALL, clients=clients, model=mo
 """
 
 
-def test_experiments_of_a_file_with_own_clients_and_models(tmp_path, capsys):
+def test_experiments_of_a_file_with_own_clients_and_models(tmp_path, capsys, without_pictures):
     """Each has a directory of its own, and what fails in one process is named by its cell.
 
     Runs on the same clients share the features that the frozen part of a body computes.

@@ -10,31 +10,30 @@ from tf_pflego.sweeps import Experiment, Range, grid, runner, store
 
 # Optuna is installed with the current line.
 pytestmark = pytest.mark.usefixtures("traced_once")
-SMALL = {"num_clients": 10, "clients_per_round": 4, "num_rounds": 3, "local_steps": 5}
-
-
-def experiment(rates, digits_dir, **how):
-    base = SMALL | {"client_learning_rate": rates, "data_dir": digits_dir}
-    how["show"] = lambda sweep: {}  # Pictures would take most of the time.
-    return Experiment(grid(algorithm="fedavg"), base, tuning_seeds=(10,), **how)
+SMALL = {"num_clients": 10, "clients_per_round": 4, "num_rounds": 2, "local_steps": 5}
+SMALL |= {"partition": "dirichlet", "label_space": "global"}
+TRIALS = 4  # The first two are random.
 
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory, digits_dir):
+    """A search for a setting with which nothing is traced anew."""
     pytest.importorskip("optuna")
-    searching = experiment(Range(1e-3, 1, log=True), digits_dir, trials=10)
+    base = SMALL | {"dirichlet_alpha": Range(0.1, 10, log=True), "data_dir": digits_dir}
+    how = {"tuning_seeds": (10,), "trials": TRIALS, "show": lambda sweep: {}}  # No pictures.
+    searching = Experiment(grid(algorithm="fedavg"), base, **how)
     return searching, runner.sweep(searching, tmp_path_factory.mktemp("searched") / "sweep")
 
 
 def test_a_search_that_was_interrupted_goes_on_with_the_same_proposals(searched, tmp_path):
     searching, whole = searched
 
-    def stop_in_the_fifth_trial():
-        if len(list(tmp_path.glob("sweep/runs/fedavg/*=*"))) == 5:
+    def stop_in_the_third_trial():
+        if len(list(tmp_path.glob("sweep/runs/fedavg/*=*"))) == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runner.sweep(searching, tmp_path / "sweep", between_steps=stop_in_the_fifth_trial)
+        runner.sweep(searching, tmp_path / "sweep", between_steps=stop_in_the_third_trial)
     again = runner.sweep(searching, tmp_path / "sweep")
     for name in (store.TUNING, store.RUNS):
         assert rows_of(whole.path, name) == rows_of(again.path, name)
@@ -42,9 +41,9 @@ def test_a_search_that_was_interrupted_goes_on_with_the_same_proposals(searched,
 
 def test_a_search_keeps_its_trials_where_other_cells_are_run(searched, tmp_path):
     searching, whole = searched
-    both = [*searching.cells, {"algorithm": "local", "client_learning_rate": (0.1, 0.2)}]
+    both = [*searching.cells, {"algorithm": "local", "dirichlet_alpha": (0.2, 2)}]
     shutil.copytree(whole.path, tmp_path / "sweep")
     again = runner.sweep(
         dataclasses.replace(searching, cells=both), tmp_path / "sweep", only=["local"]
     )
-    assert [row["run"] for row in again.tuning_rows] == 10 * ["fedavg"] + 2 * ["local"]
+    assert [row["run"] for row in again.tuning_rows] == TRIALS * ["fedavg"] + 2 * ["local"]
