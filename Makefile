@@ -72,8 +72,8 @@ wheel: $(INSTALLED_CURRENT)
 	env/bin/tf-pflego export --run=run --data_dir=data --clients=0 --output_dir=models
 
 check: $(INSTALLED) $(INSTALLED_CURRENT)
-	@echo "each check prints when it has ended; the tests of both lines run side by side"
-	@$(MAKE) --no-print-directory -j3 --output-sync test-current lint types wheel quickstart test-tff
+	@$(MAKE) --no-print-directory -j2 --output-sync wheel types quickstart lint
+	@$(MAKE) --no-print-directory test-tff test-current
 
 cluster-quickstart: $(INSTALLED_CURRENT)
 	@$(BIN_CURRENT)/python tools/local_cluster.py --nodes=2 -- $(BIN_CURRENT)/python -m tf_pflego.main --engine=ray --ray_address=auto --flagfile=run_configs/quickstart.flags
