@@ -7,7 +7,7 @@ import pytest
 
 import tf_pflego as pfl
 
-ROUNDS, EVERY = 40, 3
+ROUNDS, EVERY = 100, 3  # So many that no end comes before what is lost on the way.
 RUN = {
     "num_clients": 12,
     "clients_per_round": 6,
