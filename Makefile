@@ -44,9 +44,9 @@ test-all: test-tff test-current
 test-tff: $(INSTALLED)
 	@$(BIN)/python -m pytest -n auto --dist worksteal --line=tff
 
-# One process more than there are cores: nodes of Ray, programs and browsers are waited for.
+# Two processes more than there are cores: nodes of Ray, programs and browsers are waited for.
 test-current: $(INSTALLED_CURRENT)
-	@$(BIN_CURRENT)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal --line=current
+	@$(BIN_CURRENT)/python -m pytest -n $$(($$(nproc) + 2)) --dist worksteal --line=current
 
 # Without the environments of Flower and NVFlare, test-current skips these.
 test-carriers: $(INSTALLED_CURRENT) .venv-flower/.installed .venv-nvflare/.installed

@@ -274,8 +274,8 @@ class _Requests:
 def _keep_grpc_running():
     """Makes a channel that connects to nothing and is never closed.
 
-    With its last channel gRPC 1.74 frees what its threads may still use, which has crashed one of
-    thirty programs that closed simulations on a busy machine; grpc/grpc#41264 is of this kind.
+    With its last channel gRPC ends its threads, and with gRPC 1.74 some programs that closed
+    simulations on a busy machine were seen to crash then; grpc/grpc#41264 may be the cause.
     """
     return grpc.insecure_channel("unix:/nothing")
 
