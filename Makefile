@@ -41,10 +41,11 @@ test: $(INSTALLED)
 
 test-all: test-tff test-current
 
+# More processes than there are cores: workers of TFF, nodes of Ray, programs and browsers are
+# waited for.
 test-tff: $(INSTALLED)
-	@$(BIN)/python -m pytest -n auto --dist worksteal --line=tff
+	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal --line=tff
 
-# Two processes more than there are cores: nodes of Ray, programs and browsers are waited for.
 test-current: $(INSTALLED_CURRENT)
 	@$(BIN_CURRENT)/python -m pytest -n $$(($$(nproc) + 2)) --dist worksteal --line=current
 

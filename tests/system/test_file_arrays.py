@@ -61,7 +61,7 @@ def test_a_full_disk_is_an_error_that_says_where(array):
         in_file(array)
 
 
-# Examples of 16 KiB: all are 225 MiB. TensorFlow reads up to 60 MiB ahead.
+# Examples of 16 KiB: all are 225 MiB. TensorFlow reads up to 70 MiB ahead.
 SIDE, EXAMPLES = 128, 14_400
 
 
