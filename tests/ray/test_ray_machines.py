@@ -1,6 +1,7 @@
 """A run on several nodes ends with the bits of a run on one machine, also when the program or a
 node is lost; a node that does not come back ends it."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -16,6 +17,7 @@ pytest.importorskip("ray", reason="Ray is optional")
 import local_cluster
 
 from tests.ray.conftest import METHOD, RUN, lines_of, result_of, run_on_shards
+from tests.resources import wait_until_gone
 from tests.sweeps import conftest as sweeps
 from tf_pflego.sweeps import store
 
@@ -63,16 +65,18 @@ def cluster():
 
 
 def commands_of(cluster):
-    """Returns the commands of all processes of the nodes."""
-    return [
-        pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-        for node in cluster.nodes
-        for process in local_cluster.processes_of(node.leader)
-    ]
+    """Returns the commands of all processes of the nodes, by their ids."""
+    found = {}
+    for process in (p for node in cluster.nodes for p in local_cluster.processes_of(node.leader)):
+        with contextlib.suppress(OSError):  # It may have ended.
+            found[process] = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    return found
 
 
 def test_the_files_of_the_nodes_are_in_a_directory_of_this_user_alone(cluster):
-    raylets = [command for command in commands_of(cluster) if command[0].endswith(b"/raylet")]
+    raylets = [
+        command for command in commands_of(cluster).values() if command[0].endswith(b"/raylet")
+    ]
     assert len(raylets) == 2
     for command in raylets:
         (socket,) = [part for part in command if part.startswith(b"--store_socket_name=")]
@@ -126,7 +130,9 @@ def test_whatever_is_lost_changes_no_bit_and_a_node_that_does_not_come_back_ends
     assert waiting.endswith(", up to 60 s")
     assert ended_by.startswith("tf_pflego: the cluster has had no place for shards ")
     assert "Add nodes to it, or lower --num_shards, --cpus_per_shard or --gpus_" in ended_by
-    assert not [command for command in commands_of(cluster) if command[0].startswith(b"ray::Host")]
+    for process, command in commands_of(cluster).items():
+        if command[0].startswith(b"ray::Host"):  # Ray ends it after the program.
+            wait_until_gone(process)
     # It goes on with as many shards, wherever they are.
     with pytest.raises(ValueError, match="`num_shards`: expected 2, got 1"):
         run_on_shards(tmp_path, digits_dir, resume=True, num_shards=1)
