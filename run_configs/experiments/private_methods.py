@@ -18,7 +18,7 @@ from tf_pflego.models.split import SplitModel
 class FineTunedConfig(FedAvgConfig):
     """Hyper-parameters of FedAvg that is fine-tuned."""
 
-    fine_tuning_steps: int = settings.setting(20, "steps before a test", at_least=0)
+    fine_tuning_steps: int = settings.fine_tuning_steps(20)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +39,6 @@ def build_mean_regularized(model: SplitModel, config: MeanRegularizedConfig) -> 
 
 
 def _fine_tuned(algorithm, config, name):
-    def fine_tune(weights, client):
-        return config.minimize(algorithm.model.loss, weights, client, config.fine_tuning_steps)
-
     (served,) = algorithm.served.values()
-    served = dataclasses.replace(served, fine_tune=fine_tune)
+    served = config.served(algorithm.model, served.weights)
     return dataclasses.replace(algorithm, name=name, served={"personalized": served})

@@ -20,7 +20,8 @@ ORACLE_TOLERANCE = 1e-5
 # that was absent in the first round: every client trains twice.
 ROUNDS, SEED = 3, 32
 STEPS = {"client_learning_rate": 0.1, "momentum": 0.9, "client_weight_decay": 0.05}
-LOCAL = STEPS | {"local_epochs": 2, "batch_size": 2}
+# Fine-tuning is in all of them, and must change no round.
+LOCAL = STEPS | {"local_epochs": 2, "batch_size": 2, "fine_tuning_steps": 3}
 # With this a client of 3 examples has one batch of them all, and others leave examples out.
 DROPPED = {"batch_size": 4, "drop_last_batch": True}
 

@@ -110,18 +110,31 @@ def shared_head(asked):
     return [*theta, (gate * head[classes] + correction)[classes >= 0]]
 
 
+def tuned(asked, start=None, **config):
+    """Three epochs from the newest network, without momentum."""
+    start = asked.shared if start is None else start
+    epochs = LOCAL["fine_tuning_steps"]
+    drawn = deal(*asked.training, asked.seed, local_epochs=epochs, **config)
+    return train(start, drawn, momentum=0.0)
+
+
+def feddane(asked):
+    """Three steps, each on all examples."""
+    return tuned(asked, batch_size=len(asked.training[1]))
+
+
 def fedbabu(asked):
-    """Three epochs from the newest body and the head that never moves, without momentum."""
-    fixed = asked.simulation.algorithm.served["generic"].weights(asked.server, ())
-    return train(flat(fixed), deal(*asked.training, asked.seed, local_epochs=3), momentum=0.0)
+    """From the newest body and the head that never moves."""
+    served = asked.simulation.algorithm.served["generic"]
+    return tuned(asked, flat(served.weights(asked.server, ())))
 
 
 def per_fedavg(asked):
-    """A step on one batch, with the rate of the client's steps."""
+    """A step on one batch, with the rate of the client's steps, before the others."""
     x, y = asked.training
     rows = shuffled(tf.constant(len(y)), asked.seed).numpy()[: LOCAL["batch_size"]]
     gradient = batches.gradient(asked.shared, x[rows], y[rows])
-    return combine(asked.shared, -LOCAL["client_learning_rate"], gradient)
+    return tuned(asked, combine(asked.shared, -LOCAL["client_learning_rate"], gradient))
 
 
 def ifca(asked):
@@ -179,12 +192,14 @@ def gpfl(asked, x):
     return with_bias(features) @ head.T
 
 
-NEWEST = ("fedavg", "fedprox", "feddane", "feddyn", "scaffold", "fednova", "moon")
-NEWEST += ("ditto generic", "fedrod generic")
+NEWEST = ("fedavg as it is", "ditto generic", "fedrod generic")
+TUNED = ("fedavg", "fedprox", "feddyn", "scaffold", "fednova", "moon")
 OWN = ("local", "pgfed", "pgfedmo", "pgfed_ce", "pfedme", "fedfomo", "mr_mtl", "fedamp", "fedas")
 OWN_HEAD = ("pflego", "fedrecon", "fedper", "fedrep", "fedpac")
 ORACLES = {
     **dict.fromkeys(NEWEST, lambda asked: asked.shared),
+    **dict.fromkeys(TUNED, tuned),
+    "feddane": feddane,
     **dict.fromkeys((*OWN, "ditto"), last_own),
     **dict.fromkeys(OWN_HEAD, lambda asked: [*asked.shared, *asked.own]),
     "fedrecon anew": anew,
@@ -210,7 +225,7 @@ CONFIGS = {
     **dict.fromkeys(("pflego", "pflego_shared_head", "fedrecon"), STEPS),
     "fedrecon anew": STEPS | {"head_start": "anew"},
     "feddane": {"local_steps": 5},
-    "fedbabu": {"fine_tuning_steps": 3},
+    "fedavg as it is": {"fine_tuning_steps": 0},
     "apfl": {"learn_mixing": True},
     "per_fedavg": {"inner_learning_rate": 0.3},
     "fedbn": DROPPED,

@@ -12,8 +12,9 @@ A round:
      to its optimiser. By default it is added to the network, which thus becomes the mean of the
      copies; for other optimisers see `core.optimizers.AveragingServer`.
 
-Served: the newest network, w_(t+1) of Algorithm 1, to all clients alike. The server keeps it and
-the optimiser's state; a client keeps nothing.
+Served: the newest network, w_(t+1) of Algorithm 1, to all clients alike or, with f above 0, after f
+full-batch steps, or f epochs, of rate beta without momentum on the client's own examples; their
+result is not kept. The server keeps the network and the optimiser's state; a client keeps nothing.
 
   paper    here                    shape
   theta    Weights.theta           list of the body's weights
@@ -22,12 +23,14 @@ the optimiser's state; a client keeps nothing.
   tau      local_steps             where batch_size is 0
   B, E     batch_size, local_epochs
   beta     client_learning_rate
+  f        fine_tuning_steps       0 in the paper
   alpha_i  client.client_weight    [], the weights of `ClientResult.averaged`
 
 Differences from the paper: steps are full-batch unless a batch size is given. The classifier starts
 from Glorot's uniform distribution, with zero bias. The paper's networks have no batch
 normalisation. If a body has it, a client predicts with the statistics of its own examples or, if
-they are shared, with the mean of the participants' statistics under their trained copies.
+they are shared, with the mean of the participants' statistics under their trained copies; after
+fine-tuning, always with those of its own.
 """
 
 import dataclasses
@@ -36,7 +39,7 @@ from typing import Any, NamedTuple
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
-from tf_pflego.core.local_training import StepsOrMiniBatches
+from tf_pflego.core.local_training import ServesOneNetwork, StepsOrMiniBatches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
@@ -44,7 +47,7 @@ OWN, SHARED = "own", "shared"
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAvgConfig(AveragingServer, StepsOrMiniBatches):
+class FedAvgConfig(AveragingServer, StepsOrMiniBatches, ServesOneNetwork):
     """Hyper-parameters of FedAvg."""
 
     batch_statistics: str = settings.setting(
@@ -84,7 +87,7 @@ def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
     def shared(weights):
         return model.with_first_statistics(weights) if shares_statistics else weights
 
-    served = {"generic": lambda server, client: server.weights}
+    served = {"generic": config.served(model)}
     return average("fedavg", model, config, client_update, shared, served=served)
 
 

@@ -35,24 +35,18 @@ import tensorflow as tf
 
 from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
-from tf_pflego.core.local_training import StepsOrMiniBatches
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
+from tf_pflego.core.local_training import ServesOneNetwork, StepsOrMiniBatches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.heads import head as head_lib
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedBabuConfig(AveragingServer, StepsOrMiniBatches):
+class FedBabuConfig(AveragingServer, StepsOrMiniBatches, ServesOneNetwork):
     """Hyper-parameters of FedBABU."""
 
     momentum: float = settings.momentum()
-    fine_tuning_steps: int = settings.setting(
-        0,
-        "f, full-batch steps (with mini-batches, epochs) on the whole network before a client of "
-        "FedBABU is tested",
-        at_least=0,
-    )
 
 
 def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
@@ -70,11 +64,5 @@ def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
         theta = config.minimize(loss, sent, client)
         return ClientResult(with_head(theta), averaged=nests.subtract(theta, sent))
 
-    def fine_tune(weights, client):
-        plain = dataclasses.replace(config, momentum=0.0)
-        return plain.minimize(model.loss, weights, client, config.fine_tuning_steps)
-
-    with_fine_tuning = fine_tune if config.fine_tuning_steps else None
-    generic = Served(lambda server, _: with_head(server.weights), model.predict, with_fine_tuning)
-    served = {"generic": generic}
+    served = {"generic": config.served(model, lambda server, _: with_head(server.weights))}
     return average("fedbabu", model, config, client_update, lambda w: w.theta, served=served)

@@ -11,8 +11,9 @@ A round:
      on l_i(theta) + <g - g_i, theta - theta_t> + (mu / 2) ||theta - theta_t||^2.
   4. It uploads the result minus theta_t, and the server adds the N_i-weighted mean to theta.
 
-Served: the newest theta, the mean in the last line of the algorithm, to all clients alike. The
-server keeps theta, and g between the two exchanges; a client keeps nothing.
+Served: the newest theta, the mean in the last line of the algorithm, to all clients alike, or
+fine-tuned as in FedAvg. The server keeps theta, and g between the two exchanges; a client keeps
+nothing.
 
   paper    here                     shape
   theta    ServerState.weights      body and classifier
@@ -29,13 +30,13 @@ import dataclasses
 from typing import NamedTuple
 
 from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import LocalSteps, gradient, minimize
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
+from tf_pflego.core.local_training import ServesOneNetwork, gradient, minimize
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedDaneConfig(LocalSteps):
+class FedDaneConfig(ServesOneNetwork):
     """Hyper-parameters of FedDANE."""
 
     local_steps: int = settings.local_steps()
@@ -97,5 +98,5 @@ def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:
             Exchange(send_weights, give_gradient, keep_gradient, cohort="gradients"),
             Exchange(send_weights_and_gradient, train, follow_mean),
         ),
-        served={"generic": Served(lambda server, client: server.weights, model.predict)},
+        served={"generic": config.served(model)},
     )

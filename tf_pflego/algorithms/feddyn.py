@@ -9,9 +9,9 @@ A round:
   4. The server sets H <- H - a sum_i (w_i - w_t) over the participants, and
      w <- w_t + mean_i (w_i - w_t) - H / (I a), a plain mean.
 
-Served: the newest w of Algorithm 1's server update, to all clients alike. The server keeps w and H,
-the sum of all h_i, so that clients may join; client i keeps h_i. The server does not know, and
-cannot take back, the h_i of clients that leave.
+Served: the newest w of Algorithm 1's server update, to all clients alike, or fine-tuned as in
+FedAvg. The server keeps w and H, the sum of all h_i, so that clients may join; client i keeps h_i.
+The server does not know, and cannot take back, the h_i of clients that leave.
 
   paper    here                    shape
   w        ServerState.weights     body and classifier
@@ -28,12 +28,12 @@ from typing import NamedTuple
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
-from tf_pflego.core.local_training import MiniBatches
+from tf_pflego.core.local_training import MiniBatches, ServesOneNetwork
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedDynConfig(MiniBatches):
+class FedDynConfig(MiniBatches, ServesOneNetwork):
     """Hyper-parameters of FedDyn."""
 
     dynamic_weight: float = settings.setting(
@@ -89,5 +89,5 @@ def build_feddyn(model: SplitModel, config: FedDynConfig) -> Algorithm:
         broadcast=lambda server, round_: server.weights,
         client_update=client_update,
         server_update=server_update,
-        served={"generic": lambda server, client: server.weights},
+        served={"generic": config.served(model)},
     )

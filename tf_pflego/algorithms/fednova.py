@@ -12,7 +12,8 @@ A round:
   4. The server sets tau_eff = mean_i ||a_i||_1 and x <- x + tau_eff mean_i (x_i - x) / ||a_i||_1.
      Both means over the participants are weighted by N_i.
 
-Served: the newest x, which step 4 makes. The server keeps x; a client keeps nothing.
+Served: the newest x, which step 4 makes, or x fine-tuned as in FedAvg. The server keeps x; a client
+keeps nothing.
 
   paper        here                      shape
   x            SharedState.weights       body and classifier
@@ -31,13 +32,13 @@ import dataclasses
 from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
-from tf_pflego.core.local_training import MiniBatches
+from tf_pflego.core.local_training import MiniBatches, ServesOneNetwork
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedNovaConfig(AveragingServer, MiniBatches):
+class FedNovaConfig(AveragingServer, MiniBatches, ServesOneNetwork):
     """Hyper-parameters of FedNova."""
 
     momentum: float = settings.momentum(0.0)
@@ -57,5 +58,5 @@ def build_fednova(model: SplitModel, config: FedNovaConfig) -> Algorithm:
         normalized, count = averaged
         return nests.scale(count, normalized)
 
-    served = {"generic": lambda server, client: server.weights}
+    served = {"generic": config.served(model)}
     return average("fednova", model, config, client_update, move=move, served=served)

@@ -10,7 +10,8 @@ A round:
   3. It uploads the result minus theta_t.
   4. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
-Served: the newest theta, w^(t+1) of Algorithm 2. The server keeps theta; a client nothing.
+Served: the newest theta, w^(t+1) of Algorithm 2, fine-tuned as in FedAvg if `fine_tuning_steps`
+says so. The server keeps theta; a client nothing.
 
   paper    here                    shape
   theta    Weights                 body and classifier
@@ -27,13 +28,13 @@ import dataclasses
 from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
-from tf_pflego.core.local_training import StepsOrMiniBatches, near
+from tf_pflego.core.local_training import ServesOneNetwork, StepsOrMiniBatches, near
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedProxConfig(AveragingServer, StepsOrMiniBatches):
+class FedProxConfig(AveragingServer, StepsOrMiniBatches, ServesOneNetwork):
     """Hyper-parameters of FedProx."""
 
     proximal_weight: float = settings.proximal_weight()
@@ -48,5 +49,5 @@ def build_fedprox(model: SplitModel, config: FedProxConfig) -> Algorithm:
         weights = config.minimize(loss, sent, client)
         return ClientResult(weights, averaged=nests.subtract(weights, sent))
 
-    served = {"generic": lambda server, client: server.weights}
+    served = {"generic": config.served(model)}
     return average("fedprox", model, config, client_update, served=served)

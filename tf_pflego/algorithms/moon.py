@@ -11,8 +11,9 @@ A round:
   3. It uploads w_i - w, and keeps w_i.
   4. The server moves w by the N_i-weighted mean over the participants, as in FedAvg.
 
-Served: the newest w, the output of Algorithm 1. The server keeps w; client i keeps its last w_i. In
-its first round there is none: w stands for it, and the gradient is FedAvg's.
+Served: the newest w, the output of Algorithm 1, or w fine-tuned as in FedAvg, on the loss without
+contrast. The server keeps w; client i keeps its last w_i. In its first round there is none: w
+stands for it, and the gradient is FedAvg's.
 
   paper    here                    shape
   w        SharedState.weights     body and classifier
@@ -33,14 +34,14 @@ from tf_pflego.algorithms.fedavg import average
 from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
-from tf_pflego.core.local_training import MiniBatches
+from tf_pflego.core.local_training import MiniBatches, ServesOneNetwork
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import flat
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class MoonConfig(AveragingServer, MiniBatches):
+class MoonConfig(AveragingServer, MiniBatches, ServesOneNetwork):
     """Hyper-parameters of MOON."""
 
     contrast_weight: float = settings.setting(
@@ -82,5 +83,5 @@ def build_moon(model: SplitModel, config: MoonConfig) -> Algorithm:
     def init_client(server, seed, classes):
         return PersonalState(server.weights)
 
-    served = {"generic": lambda server, client: server.weights}
+    served = {"generic": config.served(model)}
     return average("moon", model, config, client_update, init_client=init_client, served=served)

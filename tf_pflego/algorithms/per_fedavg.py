@@ -12,7 +12,8 @@ A round:
      (grad f_i(w_i + d g) - grad f_i(w_i - d g)) / (2 d) (Hessian-free, hf).
   3. It uploads w_i - w, and the server moves w by the N_i-weighted mean, as in FedAvg.
 
-Served: the newest w after one step of rate b on one mini-batch of the client's training examples.
+Served: the newest w after one step of rate b on one mini-batch of the client's training examples,
+and after what `fine_tuning_steps` adds to it, as in FedAvg.
 The server keeps w; a client keeps nothing.
 
   paper    here                    shape
@@ -30,8 +31,14 @@ import dataclasses
 
 from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Served
-from tf_pflego.core.local_training import MiniBatches, first_batch, gradient, halves
+from tf_pflego.core.algorithm import Algorithm, ClientResult
+from tf_pflego.core.local_training import (
+    MiniBatches,
+    ServesOneNetwork,
+    first_batch,
+    gradient,
+    halves,
+)
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
@@ -39,7 +46,7 @@ _DIFFERENCE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class PerFedAvgConfig(AveragingServer, MiniBatches):
+class PerFedAvgConfig(AveragingServer, MiniBatches, ServesOneNetwork):
     """Hyper-parameters of Per-FedAvg."""
 
     momentum: float = settings.momentum(0.0)
@@ -81,6 +88,5 @@ def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
         g = gradient(model.loss, weights, first_batch(client, config.batch_size))
         return nests.subtract(weights, nests.scale(config.client_learning_rate, g))
 
-    shared = Served(lambda server, client: server.weights, model.predict, one_step)
-    served = {"personalized": shared}
+    served = {"personalized": config.served(model, first=one_step)}
     return average("per_fedavg", model, config, client_update, served=served)

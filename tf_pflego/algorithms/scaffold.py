@@ -12,9 +12,9 @@ A round:
   4. The server sets x <- x + eta_g mean_i (y_i - x) over the participants, a plain mean, and
      c <- c + (1 / I) sum_i (c_i+ - c_i), so that c stays the mean over all I clients.
 
-Served: the newest x (Algorithm 1, line 17), to all clients alike. The server keeps x and C = I c,
-the sum of all c_i, so that clients may join; client i keeps c_i. The server does not know, and
-cannot take back, the c_i of clients that leave.
+Served: the newest x (Algorithm 1, line 17), to all clients alike, or fine-tuned as in FedAvg. The
+server keeps x and C = I c, the sum of all c_i, so that clients may join; client i keeps c_i. The
+server does not know, and cannot take back, the c_i of clients that leave.
 
   paper    here                      shape
   x        ServerState.weights       body and classifier
@@ -34,13 +34,13 @@ from typing import Any, NamedTuple
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
-from tf_pflego.core.local_training import MiniBatches
+from tf_pflego.core.local_training import MiniBatches, ServesOneNetwork
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class ScaffoldConfig(AveragingServer, MiniBatches):
+class ScaffoldConfig(AveragingServer, MiniBatches, ServesOneNetwork):
     """Hyper-parameters of SCAFFOLD."""
 
     momentum: float = settings.momentum(0.0)
@@ -100,5 +100,5 @@ def build_scaffold(model: SplitModel, config: ScaffoldConfig) -> Algorithm:
         ),
         client_update=client_update,
         server_update=server_update,
-        served={"generic": lambda server, client: server.weights},
+        served={"generic": config.served(model)},
     )

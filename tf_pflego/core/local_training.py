@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from tf_pflego.core import nests, optimizers, settings
-from tf_pflego.core.algorithm import Client
+from tf_pflego.core.algorithm import Client, Served
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.optimizers import Optimizer
 from tf_pflego.system import values
@@ -68,6 +68,37 @@ class LocalSteps(settings.HyperParameters):
         """Returns the optimiser of the local training in the client's round."""
         return optimizers.sgd(self.rate(client), weight_decay=self.client_weight_decay)
 
+    def batches(self, stream: int = 0) -> tuple:
+        """Returns the last arguments of `over_batches`, which say what batches there are."""
+        return FULL_BATCH, stream
+
+
+@dataclasses.dataclass(frozen=True)
+class ServesOneNetwork(LocalSteps):
+    """Hyper-parameters of methods that serve one network to all clients."""
+
+    fine_tuning_steps: int = settings.fine_tuning_steps()
+
+    def served(
+        self,
+        model: Any,
+        weights: Callable[[Structure, Structure], Structure] = lambda server, _: server.weights,
+        first: Callable[[Structure, Client], Structure] | None = None,
+    ) -> Served:
+        """Returns the `weights` of a `SplitModel` as a client is served them, after fine-tuning.
+
+        These are f steps, or epochs on the batches of the local training, of its first rate and
+        weight decay, without momentum. They come after the step that the method has `first`. A
+        client that is fine-tuned has the statistics of its own examples.
+        """
+
+        def fine_tune(weights, client):
+            start = model.without_statistics(first(weights, client) if first else weights)
+            plain, steps = LocalSteps.optimizer(self, client), self.fine_tuning_steps
+            return minimize(model.loss, start, client, plain, steps, *self.batches())
+
+        return Served(weights, model.predict, fine_tune if self.fine_tuning_steps else first)
+
 
 @dataclasses.dataclass(frozen=True)
 class PlainMiniBatches(LocalSteps):
@@ -103,13 +134,16 @@ class PlainMiniBatches(LocalSteps):
     ) -> Structure:
         """Returns the weights after local training on a loss; see the function `minimize`."""
         passes = self.passes if passes is None else passes
-        batches = (self.batch_size, stream, self.drop_last_batch)
+        batches = self.batches(stream)
         return minimize(loss, start, client, self.optimizer(client), passes, *batches)
 
     def over_batches(self, step: Callable[[Any, Client], Any], start: Any, client: Client) -> Any:
         """Returns the carry of `step` after local training; see the function `over_batches`."""
-        batches = (self.batch_size, 0, self.drop_last_batch)
-        return over_batches(step, start, client, self.passes, *batches)
+        return over_batches(step, start, client, self.passes, *self.batches())
+
+    def batches(self, stream: int = 0) -> tuple:
+        """Returns the last arguments of `over_batches`, which say what batches there are."""
+        return self.batch_size, stream, self.drop_last_batch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -143,6 +143,12 @@ drop_last_batch = shared(False, "leave out the last batch of an epoch if it is n
 momentum = shared(
     0.9, "m, momentum of the local steps, which starts anew in each round", at_least=0, at_most=1
 )
+fine_tuning_steps = shared(
+    0,
+    "f, full-batch steps (with mini-batches, epochs) of gradient descent on a client's training "
+    "examples, from the network of all to the one that it is served",
+    at_least=0,
+)
 proximal_weight = shared(
     0.25, "mu, weight of the squared distance to the server's weights", at_least=0
 )
