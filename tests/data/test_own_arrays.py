@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+import scipy.sparse
+import tensorflow as tf
 
 import tf_pflego as pfl
 
@@ -99,6 +101,13 @@ BAD = [
     (second((X, np.tile([0, 1, 1], (9, 1)))), r"got shape \(9, 3\). Give one class for each "
      "example, or say what they are: `task='multi_label'` for several labels"),
     (second((X, [[3], [0, 3], *[[9]] * 7])), "ragged ones .* Give one class for each example"),
+    (second((np.array([*X[:8], X[0, :3]], object), Y)), "examples must all have .* Pad or cut"),
+    (second((scipy.sparse.csr_array(X), Y)), TypeError, r"client 1's train examples must be dense; "
+     r"got a csr_array, which is sparse or ragged. Convert it with `.toarray\(\)`"),
+    (second(([*X[:8], scipy.sparse.csr_array(X[8:])], Y)), TypeError, r"`.toarray\(\)`"),
+    (second((X, scipy.sparse.coo_array(np.eye(9)))), TypeError, "train labels must be dense"),
+    (second((tf.sparse.from_dense(X), Y)), TypeError, "a SparseTensor, .* `tf.sparse.to_dense`"),
+    (second((tf.ragged.stack([X[0, :2], *X[1:]]), Y)), TypeError, r"RaggedTensor, .*to_tensor\(\)"),
     (second((X, np.ma.masked_equal(Y, 9))), "labels must have no masked values; got "
      r"3, the first of them in example 2. Fill them in with `.filled\(VALUE\)`, or leave"),
     (second((list(np.ma.masked_invalid(with_nan(5))), Y)), "got 1, .* in example 5. Fill"),

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core import execution
+
 # One more than the largest label that can be stored.
 LABEL_LIMIT = 2**31
 # The end of errors about examples with several labels.
@@ -12,18 +14,34 @@ ONE_CLASS = (
     "Give one class for each example, or say what they are: `task='multi_label'` for several "
     "labels, 0 or 1 each; `label_space='global'` for one label per position of a sequence."
 )
+# How values become an array that has no dense one, by an attribute of theirs.
+_DENSE = {
+    "toarray": "`.toarray()`",
+    "todense": "`.todense()`",
+    "dense_shape": "`tf.sparse.to_dense`",
+    "ragged_rank": "`.to_tensor()`, which pads rows to one length",
+    "sparse": "`.sparse.to_dense()`",  # of pandas
+}
 _NUMBERED = "`np.unique(labels, return_inverse=True)`, over the labels of all clients together"
 
 
 def array(values: Any, what: str) -> np.ndarray:
-    """Returns `what` as an array, unless it is ragged or a mask hides some values."""
+    """Returns `what` as an array, unless it is sparse or ragged, or a mask hides some values."""
     try:
         if isinstance(values, list | tuple):
             hides = any(isinstance(value, np.ma.MaskedArray) for value in values)
             values = np.ma.array(values) if hides else np.asarray(values)
         hidden = np.atleast_1d(np.ma.getmask(values))
         plain = np.asarray(values)  # It uncovers what a mask hides.
+        if plain.dtype.hasobject:
+            refuse_sparse(values, what)
+            if any(isinstance(one, np.ndarray) for one in plain.flat):
+                raise ValueError("arrays of several shapes")
+    except NotImplementedError:  # TensorFlow's answer about a tensor of a graph.
+        execution.refuse_others(f"{what} must be read")
+        raise
     except ValueError as error:
+        refuse_sparse(values, what)
         raise ValueError(
             f"{what} must all have the same shape; got ragged ones ({error}). "
             + (ONE_CLASS if "labels" in what else "Pad or cut them.")
@@ -37,10 +55,27 @@ def array(values: Any, what: str) -> np.ndarray:
     return plain
 
 
+def refuse_sparse(values: Any, what: str) -> None:
+    """Raises TypeError if `what` or a part of it has a form in which not all numbers are there."""
+    for name, remedy in _DENSE.items():
+        if hasattr(values, name):
+            raise TypeError(
+                f"{what} must be dense; got a {type(values).__name__}, which is sparse or ragged. "
+                f"Convert it with {remedy}."
+            )
+    if isinstance(values, np.ndarray):
+        values = [*values.flat] if values.dtype.hasobject else []
+    if isinstance(values, list | tuple):
+        for one in values:
+            refuse_sparse(one, what)
+
+
 def arrays(parts: Sequence[Any], what: str) -> list[np.ndarray]:
     """Returns the part of each client as an array, checked as `array` does."""
     return [
-        part if type(part) is np.ndarray else array(part, f"client {client}'s {what}")
+        part
+        if type(part) is np.ndarray and not part.dtype.hasobject
+        else array(part, f"client {client}'s {what}")
         for client, part in enumerate(parts)
     ]
 

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.participation import Participation
+from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.own_arrays import from_arrays
 from tf_pflego.system import file_arrays, values
@@ -85,13 +86,14 @@ def _of_clients(split, source):
 
 def _pair(split, element):
     """Returns (example, label) of an element of a client's dataset."""
+    what = f"examples of `{split}`"
     if isinstance(element, Mapping) and len(element) == 2:
         keys = [key for key in element if key in _LABELS]
         if len(keys) == 1:
             (other,) = element.keys() - set(keys)
-            return np.asarray(element[other]), element[keys[0]]
+            return checks.array(element[other], what), element[keys[0]]
     elif isinstance(element, tuple | list) and len(element) == 2:
-        return np.asarray(element[0]), element[1]
+        return checks.array(element[0], what), element[1]
     form = sorted(element) if isinstance(element, Mapping) else type(element).__name__
     raise TypeError(
         f"an element of `{split}` must be a pair (example, label), or a dictionary of two with the "

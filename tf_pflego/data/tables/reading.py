@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import tensorflow_datasets as tfds
 from pyarrow import csv, parquet
 
+from tf_pflego.data import checks
 from tf_pflego.data.datasets import prepared
 from tf_pflego.data.tables import AUTO, DECIMALS
 from tf_pflego.system import texts, values
@@ -111,6 +112,7 @@ def _of_columns(columns):
         except OverflowError:
             raise ValueError(f"the column {name!r:.60} has larger integers. Make text") from None
         except _UNREADABLE as error:
+            checks.refuse_sparse(cells, f"the column {name!r:.60}")
             raise ValueError(f"the column {name!r:.60}: {error}") from error
         names.append(str(name))
     return pa.Table.from_arrays(arrays, names)
