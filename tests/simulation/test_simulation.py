@@ -1,5 +1,7 @@
 """What a simulation refuses before it trains, or in its first round."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -30,24 +32,57 @@ def test_what_does_not_fit_is_refused(other, message, tiny_model):
         pfl.Simulation(pfl.build_algorithm("pflego", tiny_model), **fits | other)
 
 
-@pytest.fixture(name="eagerly")
-def eagerly_fixture():
-    yield lambda: tf.config.run_functions_eagerly(True)
-    tf.config.run_functions_eagerly(False)
-
-
-def test_functions_that_are_not_traced_are_refused(tiny_model, tiny_clients, eagerly):
-    algorithm = pfl.build_algorithm("pflego", tiny_model)
-    given = algorithm, tiny_clients, pfl.Participation(tiny_clients.num_clients, 2), "in_process"
-    remedy = r"Call `tf\.config\.run_functions_eagerly\(False\)` first"
-    with pfl.Simulation(*given) as simulation:
-        eagerly()
-        with pytest.raises(RuntimeError, match=remedy):
-            simulation.run_round()
-        with pytest.raises(RuntimeError, match=remedy):
-            pfl.Simulation(*given)
+@contextlib.contextmanager
+def eagerly():
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
         tf.config.run_functions_eagerly(False)
+
+
+WAYS = {
+    r"Call `tf\.config\.run_functions_eagerly\(False\)` first": eagerly,
+    "with eager execution on, outside of .* Leave it on": lambda: tf.Graph().as_default(),
+    "outside of the scope of a `tf.distribute` strategy. Leave the scope": lambda: (
+        tf.distribute.MirroredStrategy(["/cpu:0"]).scope()
+    ),
+}
+
+
+def test_tensorflow_that_runs_otherwise_is_refused(tiny_model, tiny_clients):
+    def built(model):
+        return pfl.build_algorithm("fedavg", model, fine_tuning_steps=1)
+
+    drawn = pfl.Participation(tiny_clients.num_clients, 2)
+    with pfl.Simulation(built(tiny_model), tiny_clients, drawn, "in_process") as simulation:
+        new = pfl.NewClients(simulation, tiny_clients, 1, 0.1)
+        body = tiny_model.keras_body(tiny_model.initial_theta)
+        doors = {
+            "mlp": lambda: pfl.mlp((4,), seed=0),
+            "SplitModel": lambda: pfl.SplitModel(body, 3),
+            "build_algorithm": lambda: built(tiny_model),
+            "Simulation": lambda: pfl.Simulation(simulation.algorithm, tiny_clients, drawn),
+            "run_round": simulation.run_round,
+            "predict": simulation.predict,
+            "client_model": lambda: simulation.client_model(0),
+            "NewClients": lambda: pfl.NewClients(simulation, tiny_clients, 1, 0.1),
+            "curve": lambda: new.curve([1], 1),
+        }
+        for remedy, way in WAYS.items():
+            for door in doors.values():
+                with way(), pytest.raises(RuntimeError, match=remedy):
+                    door()
         assert simulation.run_round()["round"] == 1
+
+
+def test_a_body_of_a_strategy_and_a_tensor_of_a_graph_are_refused():
+    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+        body = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="`body` must be built outside of the scope of"):
+        pfl.SplitModel(body, 3)
+    with tf.Graph().as_default(), pytest.raises(RuntimeError, match="with eager execution on"):
+        pfl.from_arrays([(tf.ones([2, 3]), [0, 1])], [([[1.0] * 3], [0])])
 
 
 def bare(state):

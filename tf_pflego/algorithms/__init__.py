@@ -10,6 +10,7 @@ from typing import Any
 
 from tf_pflego.algorithms import own_methods
 from tf_pflego.algorithms.own_methods import Method
+from tf_pflego.core import execution
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.models.split import SplitModel
 from tf_pflego.system import errors, values
@@ -89,6 +90,7 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
       TypeError: The algorithm has no such hyper-parameter, or `model` is no `SplitModel`, or a
         builder returns something else than an `Algorithm`.
     """
+    execution.refuse_others("a method must be built")
     values.instance("model", model, SplitModel, "Make one: `SplitModel(body, num_outputs)`.")
     method = method_of(name)
     config = check(method, hyper_parameters)

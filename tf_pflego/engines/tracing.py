@@ -7,20 +7,12 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from tf_pflego.core import execution
 from tf_pflego.core.algorithm import Algorithm, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.system import forked
 
 _Kept = TypeVar("_Kept")
-
-
-def refuse_eager() -> None:
-    """Raises RuntimeError if TensorFlow has been told to run functions without tracing them."""
-    if tf.config.functions_run_eagerly():
-        raise RuntimeError(
-            "functions must be traced, to be run by a simulation; TensorFlow is told to run them "
-            "eagerly. Call `tf.config.run_functions_eagerly(False)` first."
-        )
 
 
 class Traces:
@@ -106,6 +98,7 @@ class Traced:
     def __call__(self, *arguments: Any) -> Any:
         """Returns the function's result; the arguments may be arrays or tensors."""
         forked.refuse("a model must learn and predict")
+        execution.refuse_others("a model must learn and predict")
         if self._concrete is None:
             with self._lock:
                 if self._concrete is None:

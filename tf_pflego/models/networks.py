@@ -14,7 +14,7 @@ import pathlib
 
 import tensorflow as tf
 
-from tf_pflego.core import seeds
+from tf_pflego.core import execution, seeds
 from tf_pflego.system import limited_files, values
 
 
@@ -71,6 +71,7 @@ def resnet8(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
     Each convolution has batch normalisation, which is trained. The first convolution of the second
     and third block has strides of 2, and a 1x1 convolution is on the way around both blocks.
     """
+    execution.refuse_others("a network must be built")
     layers, seed = tf.keras.layers, values.seed(seed)
     inputs = tf.keras.Input(values.shape("example_shape", example_shape))
     numbers = itertools.count()
@@ -170,6 +171,7 @@ def _loaded(name):
 
 def _network(name, example_shape, seed, layers):
     """Returns a network of layers, of which those with weights wait for their initialisers."""
+    execution.refuse_others("a network must be built")
     shape, seed = values.shape("example_shape", example_shape), values.seed(seed)
     network, number = [tf.keras.Input(shape)], 0
     for layer in layers:

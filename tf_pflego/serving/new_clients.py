@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_pflego import algorithms
 from tf_pflego.algorithms.local import PersonalState
-from tf_pflego.core import seeds
+from tf_pflego.core import execution, seeds
 from tf_pflego.core.algorithm import Weights, num_bytes
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import joining
@@ -234,6 +234,7 @@ class NewClients:
 
         They are fine-tuned if that is asked for, or if body and head come of it alone.
         """
+        execution.refuse_others("new clients must learn")
         algorithm, server_state = self._algorithm, self._server_state
         numbers = range(self._clients.num_clients)
         new_seeds = seeds.client_seeds(self._seed, "new_client", numbers)

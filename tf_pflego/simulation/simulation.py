@@ -20,7 +20,6 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
-from tf_pflego.engines.tracing import refuse_eager
 from tf_pflego.simulation import earlier, engine_choice
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, differences, identity
 from tf_pflego.simulation.evaluation import metrics_of, summarize
@@ -64,7 +63,7 @@ class Simulation(Trained):
     Raises:
       TypeError: An argument is of another class.
       ValueError: The arguments do not fit together, or the engine or the seed is invalid.
-      RuntimeError: TensorFlow is told to run functions eagerly.
+      RuntimeError: TensorFlow does not run eagerly, runs functions so, or has a strategy.
     """
 
     def __init__(
@@ -77,7 +76,6 @@ class Simulation(Trained):
         max_restarts: int = 3,
         eval_clients: int = 0,
     ):
-        refuse_eager()
         values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
         values.instance("data", data, ClientData, "Make it with `from_arrays` or `federate`.")
         self.algorithm = algorithm
@@ -205,7 +203,6 @@ class Simulation(Trained):
         """
         evaluate = values.truth("evaluate", evaluate)
         train_loss = values.truth("train_loss", train_loss)
-        refuse_eager()
         started = time.perf_counter()
         number = self.round_number + 1
         self.in_round = True

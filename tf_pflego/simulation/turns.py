@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from tf_pflego.core import execution
 from tf_pflego.system import forked
 
 _Method = TypeVar("_Method", bound=Callable)
@@ -20,6 +21,7 @@ class Turns:
 
     def __init__(self):
         forked.refuse("a simulation must be made")
+        execution.refuse_others("a simulation must be made")
         self.process = os.getpid()
         self._lock = threading.RLock()
         self.ended = False
@@ -45,6 +47,7 @@ class Turns:
                     f"a simulation must be used before it is closed; `{name}` was called after "
                     "that. Make a new one; `restore` goes on from a checkpoint."
                 )
+            execution.refuse_others(f"`{name}` must be called")
             if moves and self.calls_back:
                 raise RuntimeError(
                     f"`{name}` must not be called from `on_round`, between two rounds of `run`; it "

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import execution
 from tf_pflego.core.algorithm import specs_of
 from tf_pflego.models.body import cloning, graphs, lookups, trace
 from tf_pflego.models.body.live import Live
@@ -54,6 +55,7 @@ class Body:
     """
 
     def __init__(self, model: tf.keras.Model, example_shape: Sequence[int] | None = None):
+        execution.refuse_others("`body` must be given")
         example = trace.example_spec(model, example_shape)
         self.example_shape, self.example_dtype = tuple(example.shape[1:]), example.dtype
         trace.check_weights(model)

@@ -88,6 +88,11 @@ def check_weights(model: tf.keras.Model) -> None:
             "on layers that have weights, or add such a layer."
         )
     for weight in model.trainable_variables:
+        if isinstance(_tf_variable(weight), tf.distribute.DistributedValues):
+            raise ValueError(
+                f"`body` must be built outside of the scope of a `tf.distribute` strategy; "
+                f"{name_of(weight)} is a variable of one. Build it again outside."
+            )
         dtype = tf.as_dtype(weight.dtype)
         if dtype != tf.float32:
             raise ValueError(
