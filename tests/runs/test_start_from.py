@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import re
 import shutil
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.data.tables import schools
 from tests.methods import thorough
 from tests.runs.test_tables import FLAGS
 from tests.starts import code_of, done, in_this_process
+from tf_pflego.data import fingerprints
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 TASKS = {"Passed": "classification", "MathAch": "regression"}
@@ -62,6 +64,7 @@ def test_what_last_month_has_learnt_is_taken_over(june, tmp_path, capsys):
         f"starts from {june}; clients that go on: 1, that begin: 1, that are not there any more: 1"
     )
     assert said in result.stderr
+    assert "was trained on" not in result.stderr
 
     about = [json.loads((place / "config.json").read_text()) for place in (june, july)]
     assert about[1]["start_from"] == str(june)
@@ -137,7 +140,7 @@ def test_a_damaged_directory_is_one_line_and_leaves_nothing(change, runs_of_june
     assert not new.exists()
 
 
-def test_arrays_of_next_month_follow_in_python(june, tmp_path):
+def test_arrays_of_next_month_follow_in_python(june, tmp_path, caplog):
     table = month(tmp_path / "july.csv", "1224")
     with pfl.load_run(june) as earlier:
         config = dataclasses.replace(
@@ -155,8 +158,33 @@ def test_arrays_of_next_month_follow_in_python(june, tmp_path):
         with pytest.raises(ValueError, match="must have the preprocessing of the run"):
             pfl.run(config, clients=pfl.from_table(*columns, **told))
         told["preprocessing"] = earlier.clients.preprocessing
-        summary = pfl.run(config, clients=pfl.from_table(*columns, **told))
+        july = pfl.from_table(*columns, **told).with_validation(0.3)
+        summary = pfl.run(config, clients=july)
         assert summary["round"] == 2
+        trained = {row.tobytes() for row in earlier.clients.train.examples}
+    for split in "test", "validation":
+        rows = july.splits[split].examples
+        seen = sum(row.tobytes() in trained for row in rows)
+        said = f"{seen} of {len(rows)} {split} rows equal rows that the earlier run in {june} was"
+        assert (said in caplog.text) == (seen > 0)
+    assert seen
+
+
+def test_a_sample_of_the_rows_of_all_runs_before_is_known(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(fingerprints, "MOST_ROWS", 50)
+    rng, labels = np.random.default_rng(0), [0, 1] * 100
+    months = rng.normal(size=(3, 200, 2)).astype(np.float32)
+    config = pfl.RunConfig(
+        algorithm="local", engine="in_process", clients_per_round=1, num_rounds=1
+    )
+    for train, test in ((0, 1), (1, 2), (2, 0)):  # The last is tested on the first month's rows.
+        assert not caplog.records
+        rows = [(months[train], labels)], [(months[test], labels)]
+        config = dataclasses.replace(config, output_dir=str(tmp_path / str(train)))
+        pfl.run(config, clients=pfl.from_arrays(*rows))
+        config = dataclasses.replace(config, start_from=config.output_dir)
+    seen, compared = map(int, re.search(r"(\d+) of (\d+) test rows", caplog.text).groups())
+    assert 0 < seen == compared < 50
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.core.tasks import CLASSIFICATION
+from tf_pflego.data import fingerprints
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.partitions.partition import Partition
 from tf_pflego.data.tables.preprocessing import Preprocessing
@@ -101,6 +104,23 @@ def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
             f"`start_from` needs the method and model of the run in {directory}; "
             f"{'; '.join(pairs)}. Correct them, or begin without it."
         )
+
+
+def warn_of_trained_rows(run_config: Any, clients: ClientData) -> None:
+    """Says how many rows of a test the run that this one starts from was trained on."""
+    trained = partition_file.trained_rows(_place(run_config))
+    for split, part in clients.splits.items() if len(trained) else ():
+        if split == "train":
+            continue
+        rows = fingerprints.of_rows(part.examples)
+        if len(trained) == fingerprints.MOST_ROWS:
+            rows = rows[rows <= trained[-1]]
+        if seen := np.count_nonzero(np.isin(rows, trained)):
+            log.warning(
+                f"{seen} of {len(rows)} {split} rows equal rows that the earlier run in "
+                f"{run_config.start_from} was trained on, and say little of new ones; leave them "
+                "out, or begin without `start_from`"
+            )
 
 
 def take_over(simulation: Simulation, run_config: Any) -> None:

@@ -8,21 +8,31 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core.tasks import Task
+from tf_pflego.data import fingerprints
 from tf_pflego.data.clients import ClientData
 from tf_pflego.system import durable, limited_files
 
 NAME = "partition.npz"
 MOMENTS = "label_mean", "label_deviation"
+_TRAINED = "trained_rows"
 
 
-def write(directory: pathlib.Path, clients: ClientData, are_own: bool, task: Task) -> None:
+def write(
+    directory: pathlib.Path, clients: ClientData, are_own: bool, task: Task, earlier: str | None
+) -> None:
     """Writes the partition of all clients of a run into its directory.
 
     If a user gave them (`are_own`), the file has `fingerprints` [I, 16] and, if there are any, the
     `class_names` of all global classes. It has the clients' `names` [I] wherever there are some,
-    and the MOMENTS [K] by which the task standardises quantities.
+    and the MOMENTS [K] by which the task standardises quantities. A run that others may start from
+    has the `trained_rows`, of its own and of the run in the directory `earlier`.
     """
     about = {"fingerprints": clients.fingerprints} if are_own else {}
+    if are_own and earlier is not None:
+        digests = np.unique(fingerprints.of_rows(clients.train.examples))
+        if earlier:
+            digests = np.union1d(digests, trained_rows(pathlib.Path(earlier).expanduser()))
+        about[_TRAINED] = digests[: fingerprints.MOST_ROWS]
     if task.mean:
         about |= dict(zip(MOMENTS, map(np.array, (task.mean, task.deviation)), strict=True))
     if clients.client_names is not None:
@@ -33,6 +43,12 @@ def write(directory: pathlib.Path, clients: ClientData, are_own: bool, task: Tas
     clients.whole_partition.save(content, clients.class_counts, **about)
     with durable.batch() as files, files.open(directory / NAME) as stream:
         stream.write(content.getvalue())
+
+
+def trained_rows(directory: pathlib.Path) -> np.ndarray:
+    """Returns [n] uint64 ascending, the digests of rows that a run was trained on, or a sample."""
+    rows = limited_files.arrays(directory / NAME, math.inf).get(_TRAINED)
+    return np.zeros(0, np.uint64) if rows is None or rows.dtype != np.uint64 else np.ravel(rows)
 
 
 def refuse_others(directory: pathlib.Path, clients: ClientData, of_table: bool = False) -> None:

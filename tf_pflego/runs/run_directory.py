@@ -124,7 +124,11 @@ class RunDirectory:
             are_own = True
             self._write_json(PREPROCESSING, dataclasses.asdict(clients.preprocessing))
         task = simulation.algorithm.model.task
-        partition_file.write(self.work, clients, are_own, task)
+        about = self._configuration
+        is_private = about["dp_epsilon"] or about["dp_noise_multiplier"]
+        # No other run may start from a private one.
+        earlier = None if is_private else about["start_from"]
+        partition_file.write(self.work, clients, are_own, task, earlier)
         # Where this is, the clients are known; see `training.run`.
         self._write_json(_CONFIG, self._configuration | {"versions": versions})
         self._metrics = open(self.work / _METRICS, "xb")

@@ -238,6 +238,7 @@ class _Run:
             self.between_steps()
             if run_config.start_from and begun is None:  # Before anything is written.
                 earlier_run.take_over(self.simulation, run_config)
+                earlier_run.warn_of_trained_rows(run_config, clients)
             self.records: list[dict[str, Any]] = []
             if directory is not None:
                 self.records = self._despite_losses(
