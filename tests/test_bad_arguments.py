@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import pickle
 
 import numpy as np
 import pytest
@@ -248,3 +249,10 @@ def test_the_processes_say_that_they_need_tensorflow_federated():
     expected = r"`tf_pflego\.tff` needs TensorFlow Federated.* Use `Sim"
     with pytest.raises(ImportError, match=expected):
         pfl.from_tff(None, None)
+    assert pickle.loads(pickle.dumps(pfl.from_tff)) is pfl.from_tff
+
+
+def test_all_public_names_are_there():
+    names = {}
+    exec("from tf_pflego import *", names)
+    assert names.keys() >= {*pfl.__all__} == {*dir(pfl)}

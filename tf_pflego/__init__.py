@@ -1,10 +1,12 @@
 """Personalised federated learning on TensorFlow Federated: PFLEGO and methods compared with it.
 
-`__init__.pyi` has the public names. Each is imported when it is first used. Where this imports
-TensorFlow, the lines that TensorFlow logs at its import are left out.
+`__init__.pyi` has the public names. Each is imported when it is first used. Without the optional
+package that one needs, it says so when it is called. Where this imports TensorFlow, the lines that
+TensorFlow logs at its import are left out.
 """
 
 import ast
+import functools
 import importlib
 import os
 import pathlib
@@ -22,16 +24,32 @@ _HOME = {
     for name in node.names
 }
 __all__ = sorted(_HOME)
+_OPTIONAL = "tensorflow_federated", "ray"
 
 
 def __getattr__(name):
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOME[name]
-    if "tensorflow" not in sys.modules:
-        with importlib.import_module("tf_pflego.system.deferred").without_native_messages():
-            importlib.import_module(module)
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        if "tensorflow" not in sys.modules:
+            with importlib.import_module("tf_pflego.system.deferred").without_native_messages():
+                importlib.import_module(module)
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        if error.name not in _OPTIONAL:
+            raise
+        return _needing(name, str(error))
+
+
+@functools.cache  # A name is one object, as pickle asks.
+def _needing(name, message):
+    def needing(*arguments, **named):
+        raise ImportError(message)
+
+    needing.__name__ = needing.__qualname__ = name
+    needing.__module__, needing.__doc__ = __name__, message
+    return needing
 
 
 def __dir__():
