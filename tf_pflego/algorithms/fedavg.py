@@ -29,8 +29,8 @@ result is not kept. The server keeps the network and the optimiser's state; a cl
 Differences from the paper: steps are full-batch unless a batch size is given. The classifier starts
 from Glorot's uniform distribution, with zero bias. The paper's networks have no batch
 normalisation. If a body has it, a client predicts with the statistics of its own examples or, if
-they are shared, with the mean of the participants' statistics under their trained copies; after
-fine-tuning, always with those of its own.
+they are shared, with the mean of the participants' statistics under their trained copies. A client
+that is fine-tuned always predicts with the statistics of its own examples.
 """
 
 import dataclasses

@@ -109,10 +109,8 @@ def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
 def warn_of_trained_rows(run_config: Any, clients: ClientData) -> None:
     """Says how many rows of a test the run that this one starts from was trained on."""
     trained = partition_file.trained_rows(_place(run_config))
-    for split, part in clients.splits.items() if len(trained) else ():
-        if split == "train":
-            continue
-        rows = fingerprints.of_rows(part.examples)
+    for split in clients.splits.keys() - {"train"} if len(trained) else ():
+        rows = fingerprints.of_rows(clients.splits[split].examples)
         if len(trained) == fingerprints.MOST_ROWS:
             rows = rows[rows <= trained[-1]]
         if seen := np.count_nonzero(np.isin(rows, trained)):
