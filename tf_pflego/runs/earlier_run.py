@@ -109,7 +109,7 @@ def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
 def warn_of_trained_rows(run_config: Any, clients: ClientData) -> None:
     """Says how many rows of a test the run that this one starts from was trained on."""
     trained = partition_file.trained_rows(_place(run_config))
-    for split in clients.splits.keys() - {"train"} if len(trained) else ():
+    for split in sorted(clients.splits.keys() - {"train"}) if len(trained) else ():
         rows = fingerprints.of_rows(clients.splits[split].examples)
         if len(trained) == fingerprints.MOST_ROWS:
             rows = rows[rows <= trained[-1]]
