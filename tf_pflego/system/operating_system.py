@@ -1,6 +1,6 @@
-"""What the operating system tells: no other module asks `/proc`, which macOS has not.
+"""The way to what Linux tells: no other module asks `/proc`, which macOS does not have.
 
-Linux keeps its own ways, which are fast and leave nothing behind. Others are asked as all can be.
+Linux keeps its own calls, which are fast and leave nothing behind. Other systems have other ways.
 """
 
 import contextlib
