@@ -104,6 +104,13 @@ def test_a_package_of_an_engine_is_imported_in_its_room_alone(package, room):
     assert not _offences(lambda module, name: name.split(".")[0] != package or module[0] == room)
 
 
+def test_one_module_asks_what_linux_alone_tells():
+    """So that the package has another way of each; the wheels of `tff` are of Linux alone."""
+    asking = {path for path in MODULES if re.search("/(proc|dev/fd|sys)\\b", path.read_text())}
+    others = {path for path in asking if path.relative_to(PACKAGE).parts[0] != "tff"}
+    assert others == {PACKAGE / "system/operating_system.py"}
+
+
 def _at_its_import(path):
     """Returns the names that a module imports when it is imported itself."""
     later: set[int] = set()

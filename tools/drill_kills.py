@@ -3,13 +3,13 @@
 import contextlib
 import itertools
 import os
-import pathlib
 import random
 import shutil
 import signal
 import subprocess
 import time
 
+import psutil
 from drill_runs import checkpoints, end, finish, rounds_of, start, undisturbed, wait_for_round
 
 from tf_pflego.algorithms import REGISTRY
@@ -138,11 +138,10 @@ def harm_workers(
 
 def _worker(running):
     """Returns the worker of a program, as soon as it has one; None if the program has ended."""
-    children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children")
     while running.poll() is None:
-        for child in children.read_text().split():
-            with contextlib.suppress(FileNotFoundError):
-                if "worker_binary" in pathlib.Path(f"/proc/{child}/cmdline").read_text():
-                    return int(child)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(running.pid).children():
+                if "worker_binary" in " ".join(child.cmdline()):
+                    return child.pid
         time.sleep(0.002)
     return None

@@ -16,6 +16,7 @@ import threading
 import time
 import zlib
 
+import psutil
 from drill_runs import ROOT, end, finish, rounds_of, start
 from local_cluster import LocalCluster, processes_of
 
@@ -218,12 +219,9 @@ def _run_on_nodes(cluster, flags, output):
 
 def _count_shards(node):
     """Returns how many processes on a node have a shard."""
-    count = 0
-    for process in processes_of(node.leader):
-        with contextlib.suppress(OSError):
-            command = pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
-            count += command.startswith(b"ray::Host")
-    return count
+    there, found = processes_of(node.leader), psutil.process_iter(["cmdline"])
+    commands = [one.info["cmdline"] or [""] for one in found if one.pid in there]
+    return sum(command[0].startswith("ray::Host") for command in commands)
 
 
 if __name__ == "__main__":

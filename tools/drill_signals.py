@@ -16,7 +16,6 @@ signal was sent has not been tried.
 """
 
 import concurrent.futures
-import contextlib
 import fnmatch
 import itertools
 import os
@@ -29,6 +28,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import psutil
 from drill_runs import rounds_of, start
 
 from tf_pflego.program import terminal
@@ -224,12 +224,8 @@ def _faults(said, code, number, output, temporary):
 
 def _processes_with(temporary):
     """Returns the processes of this user whose TMPDIR is the directory."""
-    variable, processes = f"TMPDIR={temporary}".encode(), []
-    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # It has ended, or is another user's.
-            if variable in path.read_bytes().split(b"\0"):
-                processes.append(int(path.parent.name))
-    return processes
+    found = psutil.process_iter(["environ"])  # It is None of those that have ended.
+    return [one.pid for one in found if (one.info["environ"] or {}).get("TMPDIR") == str(temporary)]
 
 
 def _damages(output):

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 
+import psutil
 import ray
 
 from tf_pflego.program import terminal
@@ -167,10 +168,9 @@ def _security(directory, host):
 def processes_of(leader: int) -> list[int]:
     """Returns the processes of a session, by the id of its leader."""
     processes = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+    for process in psutil.pids():
         with contextlib.suppress(OSError):
-            if int(path.read_text().rpartition(")")[2].split()[3]) == leader:
-                processes.append(int(path.parent.name))
+            processes += [process] if os.getsid(process) == leader else []
     return processes
 
 

@@ -1,9 +1,13 @@
+import gc
+import tempfile
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests import resources
 from tf_pflego.data import ClientData, ClientSplit, mapped
+from tf_pflego.system import operating_system
 
 pytestmark = pytest.mark.grappler
 
@@ -19,8 +23,18 @@ def mapped_data(examples, labels):
     return mapped.MappedData(ClientData(split, split, [labels.max() + 1]))
 
 
+@pytest.fixture(params=[True, False], ids=["Linux", "another system"])
+def named(request, monkeypatch, tmp_path):
+    """A function that returns the temporary files with names; they are gone after the test."""
+    monkeypatch.setattr(operating_system, "IS_LINUX", request.param)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield lambda: list(tmp_path.glob("tf_pflego_*"))
+    gc.collect()
+    assert not list(tmp_path.glob("tf_pflego_*"))
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
-def test_rows_are_the_splits(dtype):
+def test_rows_are_the_splits(dtype, named):
     rng = np.random.default_rng(0)
     examples = rng.integers(0, 256, (10_000, 3)).astype(dtype)
     labels = np.arange(10_000, dtype=np.int32)
@@ -34,6 +48,7 @@ def test_rows_are_the_splits(dtype):
             rows, expected / 255 if dtype == np.uint8 else expected, rtol=_ROUNDING
         )
         np.testing.assert_array_equal(labels, range(start, start + count))
+    assert len(named()) == (0 if operating_system.IS_LINUX else 4)
     data.close()
 
 

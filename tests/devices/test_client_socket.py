@@ -1,12 +1,15 @@
 """Links to a client's socket: none of them, be it slow or idle, keeps others from an answer."""
 
 import contextlib
+import os
+import pathlib
 import threading
 import time
 
 import pytest
 
 from tf_pflego.devices import client_socket, frames
+from tf_pflego.system import operating_system
 
 SECONDS = 30.0
 
@@ -52,6 +55,18 @@ def path(tmp_path):
 def asked(path, request=b"request"):
     with frames.connected(path, SECONDS) as link:
         return frames.ask(link, request)
+
+
+@pytest.mark.parametrize("is_linux", [True, False])
+def test_a_path_may_be_longer_than_a_socket_takes(tmp_path, monkeypatch, is_linux):
+    monkeypatch.setattr(operating_system, "IS_LINUX", is_linux)
+    directory = tmp_path / ("long" * 30)
+    directory.mkdir(mode=0o700)
+    with frames.listening(directory / "socket") as listener:
+        with frames.connected(directory / "socket", SECONDS):
+            listener.accept()[0].close()
+    links = pathlib.Path("/tmp").glob("tf_pflego_directory_*/to")
+    assert str(directory) not in map(os.readlink, links)
 
 
 def test_it_ends_after_the_last_reply(path):

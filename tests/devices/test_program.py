@@ -9,6 +9,7 @@ import signal
 import numpy as np
 import pytest
 
+from tests import programs
 from tests.devices.federation import Site, site_of, two_steps
 from tests.devices.test_client_directory import exchanged, same
 from tests.devices.test_requests import EVALUATE, EXCHANGE, ROUND, theta_of
@@ -17,9 +18,10 @@ from tests.starts import ENTRY, TIMEOUT_SECONDS, begun, done, in_this_process
 from tf_pflego.devices import frames, messages
 from tf_pflego.devices.definition import Definition
 
-KILLED = (
-    "import os, signal\nfrom tf_pflego.devices import frames\n"
-    f"frames.send = lambda *unused: os.kill(os.getpid(), signal.SIGKILL)\n{ENTRY}"
+KILL = "lambda *unused: os.kill(os.getpid(), signal.SIGKILL)"
+KILLED = f"import os, signal\nfrom tf_pflego.devices import frames\nframes.send = {KILL}\n{ENTRY}"
+KILLED_AT_ITS_BEGIN = (
+    f"import os, signal\nfrom tf_pflego.system import durable\ndurable.Batch.npz = {KILL}\n{ENTRY}"
 )
 
 
@@ -59,6 +61,12 @@ def test_a_client_that_is_killed_goes_on_from_its_directory(files, tmp_path, cap
     site, home = Site(definition, 0, tmp_path / "beside"), tmp_path / "north"
     flags = first_flags(files, f"--data={files}/north.npz", f"--state_dir={home}", "--consent=log")
     arrays = ROUND | theta_of(site)
+
+    assert programs.run(KILLED_AT_ITS_BEGIN, *flags).returncode == -signal.SIGKILL
+    assert (home / "definition.json").exists()
+    early = in_this_process(["client", f"--state_dir={home}"], capsys)
+    assert early.returncode == 2
+    assert f"none has in {home}: if one was started there, it ended before" in early.stderr
 
     running = Begun(KILLED, *flags)
     with listening(running, home) as link, pytest.raises(frames.LinkError):
@@ -110,6 +118,7 @@ def test_a_client_that_is_killed_goes_on_from_its_directory(files, tmp_path, cap
     ("flags", "message"),
     [
         (["--data={}/north.npz"], "--state_dir must be given"),
+        (["--definition=", "--name=", "--state_dir={}/typo"], "none has in"),
         (["--state_dir={}/new"], "--data must be given; got nothing"),
         (["--data={}/north.npz", "--name=nort", "--check"], "Did you mean north?"),
         (["--data={}/none.npz", "--check"], "--data must name .npz files"),
@@ -123,7 +132,7 @@ def test_flags_that_are_refused(files, capsys, flags, message):
     result = in_this_process(first_flags(files, *(flag.format(files) for flag in flags)), capsys)
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1), result.stderr
     assert message in result.stderr
-    assert not (files / "new" / "client.json").exists()
+    assert not (files / "new" / "client.json").exists() and not (files / "typo").exists()
 
 
 def test_data_are_tried_without_a_server(files, capsys):

@@ -48,6 +48,33 @@ def test_killed_again_and_again_it_ends_as_if_undisturbed(digits_dir, tmp_path, 
     assert sorted(path.name for path in output.iterdir()) == FINISHED
 
 
+# As on a system that is not Linux, with its temporary files in a directory that a test reads.
+OTHER = """
+import sys, tempfile
+from tf_pflego.system import operating_system, rows
+operating_system.IS_LINUX, tempfile.tempdir = False, sys.argv.pop(1)
+rows.fit_memory = lambda num_bytes: False
+"""
+
+
+@pytest.mark.thorough
+def test_another_system_ends_with_the_same_and_leaves_nothing(digits_dir, tmp_path, undisturbed):
+    """The files that a run maps have names there; those of a killed one are removed by the next."""
+    output, files = tmp_path / "run", tmp_path / "files"
+    files.mkdir()
+    flags = flags_of(digits_dir, output)
+    dying = f"from tests.runs.resumed import die_before\ndie_before(36, {str(output)!r})\n"
+    killed = program(files, *flags, code=f"{OTHER}{dying}{ENTRY}")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(list(files.rglob("tf_pflego_data_"))) >= 4  # examples and labels of two splits
+    export = ["export", f"--run={output}", "--clients=0", f"--output_dir={tmp_path / 'models'}"]
+    for arguments in ([*flags, "--resume"], [*export, f"--data_dir={digits_dir}"]):
+        result = program(files, *arguments, code=OTHER + ENTRY)
+        assert result.returncode == 0, result.stderr
+        assert not list(files.iterdir())
+    assert outcome(output) == outcome(undisturbed)
+
+
 @pytest.mark.thorough
 def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, capsys):
     """A long run is stopped by Ctrl-C, and then by a limit on its files."""

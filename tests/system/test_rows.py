@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from tests import resources
-from tf_pflego.system import rows
+from tf_pflego.system import operating_system, rows
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 5), (0,)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
-def test_a_file_holds_what_an_array_holds(shape, dtype):
+@pytest.mark.parametrize("is_linux", [True, False])
+def test_a_file_holds_what_an_array_holds(shape, dtype, is_linux, monkeypatch):
+    monkeypatch.setattr(operating_system, "IS_LINUX", is_linux)
     rng = np.random.default_rng(0)
     array, file = np.zeros((50, *shape), dtype), rows.RowFile(50, shape, dtype)
     for _ in range(30):
@@ -40,8 +42,10 @@ def test_only_rows_that_were_written_take_space():
     file.close()
 
 
-def test_a_file_that_cannot_grow_is_an_error_that_says_where():
+@pytest.mark.parametrize("is_linux", [True, False])
+def test_a_file_that_cannot_grow_is_an_error_that_says_where(is_linux, monkeypatch):
     """The limit of a process on the size of its files stands for a full disk."""
+    monkeypatch.setattr(operating_system, "IS_LINUX", is_linux)
     file = rows.RowFile(100, (1000,), np.float32)
     file[[0]] = 7
     with resources.files_up_to(10_000):
@@ -75,7 +79,7 @@ def test_blocks_are_all_rows_in_order():
 
 def test_the_memory_that_is_available_is_the_machines_or_the_containers(tmp_path, monkeypatch):
     """A limit of a control group above the process counts; cached pages of files do not."""
-    of_machine = rows.available_memory()
+    of_machine = operating_system.available_memory()
     assert 2**20 < of_machine < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     inner = tmp_path / "run" / "job"
     inner.mkdir(parents=True)
@@ -85,7 +89,7 @@ def test_the_memory_that_is_available_is_the_machines_or_the_containers(tmp_path
         (group / "memory.stat").write_text("anon 400\ninactive_file 300\n")
     own = tmp_path / "own"
     own.write_text("0::/run/job\n")
-    monkeypatch.setattr(rows, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(rows, "_OWN_GROUPS", own)
-    assert rows.available_memory() == 1000 - 700 + 300
+    monkeypatch.setattr(operating_system, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(operating_system, "_OWN_GROUPS", own)
+    assert operating_system.available_memory() == 1000 - 700 + 300
     assert rows.fit_memory(150) and not rows.fit_memory(151)

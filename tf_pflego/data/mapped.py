@@ -5,26 +5,24 @@ Rows are read where they are needed, and never shipped.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy.typing as npt
 import tensorflow as tf
 
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
-from tf_pflego.system import file_arrays
+from tf_pflego.system import file_arrays, operating_system, temporary
 
 
-def tensor_of_file(descriptor: int, dtype: npt.DTypeLike, shape: Sequence[int]) -> tf.Tensor:
+def tensor_of_file(file: BinaryIO, dtype: npt.DTypeLike, shape: Sequence[int]) -> tf.Tensor:
     """Returns the contents of a file, as an operation of the graph being built, without a copy.
 
-    The process that runs the graph has the file open under the same number.
+    The process that runs the graph is this one, or one that has inherited the open file.
     """
-    mapped = tf.raw_ops.ImmutableConst(
-        dtype=dtype, shape=shape, memory_region_name=f"/proc/self/fd/{descriptor}"
-    )
+    path = operating_system.path_of(file)
+    mapped = tf.raw_ops.ImmutableConst(dtype=dtype, shape=shape, memory_region_name=path)
     # Before a graph first runs, TensorFlow computes the parts of it that are constant. It copies
     # their results, however large, and its allocator with oneDNN keeps the memory. Operations with
     # a `_scoped_allocator` attribute, even an empty one, are left out.
@@ -59,9 +57,9 @@ class OpenData(NamedTuple):
 
 
 class MappedData:
-    """The clients' data in files without names, which engine and evaluation share.
+    """The clients' data in files, which engine and evaluation share.
 
-    Arrays that are not in files are written to unnamed ones, which end with their last process.
+    Arrays that are not in files are written to temporary ones, which end with their last process.
     """
 
     def __init__(self, clients: ClientData):
@@ -74,7 +72,7 @@ class MappedData:
     def _file_of(self, array):
         file = file_arrays.file_of(array)
         if file is None:
-            file = tempfile.TemporaryFile(prefix="tf_pflego_data_")
+            file = temporary.mappable_file("tf_pflego_data_")
             self._made.append(file)
             file_arrays.write(file, array)
         return file
@@ -95,7 +93,7 @@ class MappedData:
             # the same number.
             raise RuntimeError("`open` must be called inside a tf.function.")
         return tf.nest.map_structure(
-            lambda array, file: tensor_of_file(file.fileno(), array.dtype, array.shape),
+            lambda array, file: tensor_of_file(file, array.dtype, array.shape),
             self._arrays,
             self._files,
         )

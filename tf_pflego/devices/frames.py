@@ -10,7 +10,8 @@ import pathlib
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+
+from tf_pflego.system import temporary
 
 MOST_BYTES = 2**31
 _LENGTH = struct.Struct(">Q")
@@ -69,8 +70,8 @@ def connected(path: pathlib.Path, timeout: float | None) -> socket.socket:
     link = socket.socket(socket.AF_UNIX)
     link.settimeout(timeout)
     try:
-        with _reachable(path) as short, _explaining():
-            link.connect(short)
+        with temporary.short_path(path.parent) as short, _explaining():
+            link.connect(f"{short}/{path.name}")
     except BaseException:
         link.close()
         raise
@@ -87,8 +88,8 @@ def listening(path: pathlib.Path) -> socket.socket:
         path.unlink()  # Whoever holds the lock on the directory listens there, and nobody else.
     listener = socket.socket(socket.AF_UNIX)
     try:
-        with _reachable(path) as short:
-            listener.bind(short)
+        with temporary.short_path(path.parent) as short:
+            listener.bind(f"{short}/{path.name}")
         listener.listen()
     except BaseException:
         listener.close()
@@ -105,16 +106,6 @@ def refuse_shared(directory: pathlib.Path) -> None:
             f"a directory of sockets must be yours alone (mode 700); {directory} is of user "
             f"{status.st_uid} and has mode {mode:o}. Do `chmod 700 {directory}`, or make another."
         )
-
-
-@contextlib.contextmanager
-def _reachable(path: pathlib.Path) -> Iterator[str]:
-    """Gives a short name of a path, since a socket's may have 107 bytes only."""
-    descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{path.name}"
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

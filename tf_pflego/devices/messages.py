@@ -21,6 +21,10 @@ _LENGTH = struct.Struct(">I")
 MOST_BYTES_OF_HEADER, _MOST_ARRAYS = 2**20, 10_000  # of a message, with its length
 _MOST_AXES = 8
 
+# Why a client is left out from which nothing has come.
+AWAY = UNREACHABLE, LATE = "it cannot be reached", "it has not answered in time"
+NOT_NEEDED = "others were sooner"
+
 Facts = dict[str, Any]
 Arrays = dict[str, np.ndarray]
 

@@ -37,7 +37,7 @@ from tf_pflego.engines.client_states import WrittenStates
 from tf_pflego.engines.engine import Outcome
 from tf_pflego.system import log
 
-_NUMBER = "number"
+_NUMBER, _AWAY = "number", "away"
 # An upload with a number beyond the first, or a norm of so many times the median, is left out.
 _LARGEST, _MOST_TIMES = 1e15, 1000.0
 
@@ -65,7 +65,7 @@ class DevicesEngine:
         self._sizes: dict[bool, Any] = {}  # of statistics, with and without training examples
         self._round = 0  # of the last exchange
         self._answers: dict[tuple, Any] = {}  # of this round, by client and question
-        self._said: set[tuple] = set()  # of this round, who was left out and why
+        self._said: dict[tuple, str] = {}  # who is left out of what, and why
 
     def run_exchange(self, exchange, message, cohort, server_state, round_, evaluate):
         position = self.algorithm.exchanges.index(exchange)
@@ -102,7 +102,6 @@ class DevicesEngine:
 
     def commit(self) -> None:
         self._answers.clear()
-        self._said.clear()
         self.states.commit()
 
     def roll_back(self) -> None:
@@ -124,7 +123,7 @@ class DevicesEngine:
             self._most(None),
             only_here=True,
         )
-        self._say_who_is_left_out(answers, f"has no part in the test after round {self._round}")
+        self._say_who_is_left_out(answers, "has no part in the test after")
         # Clients that cannot be reached count as zero.
         nothing = tf.nest.map_structure(np.zeros, sizes)
         rows = [answers.replies.get(client, nothing) for client in requests]
@@ -198,7 +197,7 @@ class DevicesEngine:
         return checked
 
     def _outcome(self, ids, answers, total):
-        self._say_who_is_left_out(answers, f"is left out of round {self._round}")
+        self._say_who_is_left_out(answers, "is left out of")
         absent = np.array([client in answers.left_out for client in ids.tolist()])
         replies = [answers.replies[client] for client in ids[~absent].tolist()]
         finite = np.zeros(len(ids), bool)
@@ -243,10 +242,16 @@ class DevicesEngine:
         return self._sizes[train]
 
     def _say_who_is_left_out(self, answers, how):
+        """Says it once of a client, until it answers again, which is said too."""
+        for client in answers.replies:
+            if any([self._said.pop((client, what), "") for what in (how, _AWAY)]):
+                log.warning(f"{self._names[client]} is back")
         for client, reason in answers.left_out.items():
-            if (client, how, reason) not in self._said and reason != "others were sooner":
-                self._said.add((client, how, reason))
-                log.warning(f"{self._names[client]} {how}: {reason}")
+            # Who is away is so in rounds and tests, for a reason that may change.
+            what, why = (_AWAY, _AWAY) if reason in messages.AWAY else (how, reason)
+            if self._said.get((client, what)) != why and reason != messages.NOT_NEEDED:
+                self._said[client, what] = why
+                log.warning(f"{self._names[client]} {how} round {self._round}: {reason}")
 
 
 class _NumberedStates(WrittenStates):

@@ -143,7 +143,7 @@ class Links:
         answers = Answers({}, {})
         if only_here:
             away = {number for number in requests if not self._listens(number)}
-            answers.left_out.update(dict.fromkeys(away, "it cannot be reached"))
+            answers.left_out.update(dict.fromkeys(away, messages.UNREACHABLE))
             requests = {number: requests[number] for number in requests.keys() - away}
         begin, over = time.monotonic(), _Watched()
         said = end = begin + self.options.round_deadline
@@ -177,7 +177,7 @@ class Links:
                     self._between()
             finally:
                 over.end()
-        reason = "others were sooner" if at_most else "it has not answered in time"
+        reason = messages.NOT_NEEDED if at_most else messages.LATE
         answers.left_out.update(dict.fromkeys(asked.values(), reason))
         if not at_most:
             self._silent.update(asked.values())
@@ -217,11 +217,10 @@ class Links:
                 if number in self._silent:
                     self._asked(path, _INTRODUCE, over, _INTRODUCED_BYTES, seconds=_SHORT_SECONDS)
                     self._silent.discard(number)
-                    log.warning(f"{self.options.names[number]} is back")
                 return checked(*self._asked(path, request, over, most_bytes, number))
             except (KeyError, OSError):
                 if over.wait(4 * _PAUSE_SECONDS):
-                    raise messages.MessageError("it could not be reached") from None
+                    raise messages.MessageError(messages.UNREACHABLE) from None
 
     def _asked(self, path, request, over, most_bytes, number=None, seconds=None):
         """Returns facts and arrays of an answer; if arrays are missing there, it asks again."""

@@ -92,6 +92,12 @@ def run(flag_values, interruption: Interruption) -> None:
                 _show_lines(preview.tried(resident))
         return
     journal = Journal(options.state_dir)
+    if journal.is_new and not options.definition:
+        raise ValueError(
+            f"`state_dir` must be that of a client that has begun; none has in {journal.path}: if "
+            "one was started there, it ended before all was written. Give `definition`, `name` and "
+            "`data` as the first time."
+        )
     with journal.locked():
         is_new = journal.is_new
         given = _given if is_new else _begun

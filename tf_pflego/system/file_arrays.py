@@ -1,6 +1,6 @@
 """Arrays in files that are mapped into memory, for examples that are larger than the memory.
 
-The files have no names, so that nothing is left of them when the process ends, however it ends.
+Nothing is left of the files when the process ends, however it ends: see `temporary.mappable_file`.
 They are in the directory for temporary files, which the variable TMPDIR names.
 """
 
@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
+
+from tf_pflego.system import temporary
 
 # Rows are passed on in blocks of about so many bytes.
 _BLOCK_BYTES = 2**24
@@ -37,7 +39,7 @@ class Writer:
     """Makes an array in a file, of blocks that stand one after the other along the first axis."""
 
     def __init__(self):
-        self._file = tempfile.TemporaryFile(prefix="tf_pflego_data_")
+        self._file = temporary.mappable_file("tf_pflego_data_")
         self._count, self._last = 0, np.zeros(0)
 
     def append(self, block: np.ndarray) -> None:

@@ -76,7 +76,7 @@ def _opened(path: pathlib.Path, most: float) -> Iterator[tuple[IO[bytes], int]]:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise DamagedFileError(path, "is a link, which is not followed") from None
-        if error.errno in (errno.ENXIO, errno.EISDIR):  # a socket or a directory
+        if error.errno in (errno.ENXIO, errno.EOPNOTSUPP, errno.EISDIR):  # a socket or a directory
             raise DamagedFileError(path, "is no regular file") from None
         raise
 

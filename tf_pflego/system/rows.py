@@ -1,16 +1,16 @@
 """Arrays of rows that may be larger than the memory: then they are in a file, row by row."""
 
-import contextlib
 import errno
 import itertools
 import os
-import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+from tf_pflego.system import operating_system
 
 # The part of the memory that is available which an array may take; several processes of one machine
 # may have some.
@@ -20,20 +20,11 @@ _SHARE_OF_DISK = 0.5
 # Many rows are passed on in blocks of at most so many bytes and rows.
 _BLOCK_BYTES = 2**26
 _MOST_IN_BLOCK = 4096
-_CGROUPS = pathlib.Path("/sys/fs/cgroup")
-_OWN_GROUPS = pathlib.Path("/proc/self/cgroup")
-_MEMINFO = pathlib.Path("/proc/meminfo")
-# The files of a group's limit and of its use, and the line of memory.stat with the cached pages of
-# files, which the kernel gives back at once. Version 2 comes first.
-_VERSIONS = (
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
 
 
 def fit_memory(num_bytes: int) -> bool:
     """Returns whether an array of so many bytes may be in memory."""
-    return num_bytes <= _SHARE * available_memory()
+    return num_bytes <= _SHARE * operating_system.available_memory()
 
 
 def fit_disk(num_bytes: int, directory: str | os.PathLike) -> bool:
@@ -64,9 +55,13 @@ class RowFile:
 
     def reserve(self, rows: np.ndarray) -> None:
         """Takes the space of rows [r], so that writing them cannot fail for want of space."""
+        if not operating_system.IS_LINUX:  # There is no call that takes space.
+            self[rows] = self[rows]
+            return
+        file = self._file.fileno()
         for start, stop, _ in self._runs(rows):
             try:
-                os.posix_fallocate(self._file.fileno(), start, stop - start)
+                os.posix_fallocate(file, start, stop - start)  # type: ignore[attr-defined]
             except OSError as error:
                 raise self._explained(error) from error
 
@@ -74,10 +69,11 @@ class RowFile:
         """Returns a copy of rows [r], an array [r, ...]; what was never written is zero."""
         rows = np.asarray(rows, np.int64)
         copy = np.zeros((len(rows), *self.shape[1:]), self.dtype)
-        content = self._bytes_of(copy)
+        content, file = self._bytes_of(copy), self._file.fileno()
         for start, stop, place in self._runs(rows):
             view, at = content[place : place + stop - start], start
-            while len(view) and (count := os.preadv(self._file.fileno(), [view], at)):
+            # macOS refuses to read or write 2 GB at once.
+            while len(view) and (count := os.preadv(file, [view[:_BLOCK_BYTES]], at)):
                 view, at = view[count:], at + count
         return copy
 
@@ -91,7 +87,7 @@ class RowFile:
             view, at = content[place : place + stop - start], start
             while len(view):
                 try:
-                    count = os.pwrite(self._file.fileno(), view, at)
+                    count = os.pwrite(self._file.fileno(), view[:_BLOCK_BYTES], at)
                 except OSError as error:
                     raise self._explained(error) from error
                 view, at = view[count:], at + count
@@ -128,32 +124,3 @@ def zeros(
 ) -> np.ndarray | RowFile:
     """Returns an array [n, ...] of zeros; of it, only rows that are written take space."""
     return np.zeros((count, *shape), dtype) if in_memory else RowFile(count, shape, dtype)
-
-
-def available_memory() -> int:
-    """Returns how many bytes this process can take before the machine's or container's limit."""
-    limits = [int(_table(_MEMINFO)["MemAvailable:"]) * 1024]
-    for group in _groups():
-        for limit, used, cached in _VERSIONS:
-            # A group without a limit has the word max there, or no such file.
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                left = int((group / limit).read_text()) - int((group / used).read_text())
-                limits.append(left + int(_table(group / "memory.stat")[cached]))
-    return max(0, min(limits))
-
-
-def _groups():
-    """Yields the directories of the control groups of this process, and of those above them."""
-    with contextlib.suppress(OSError):
-        for line in _OWN_GROUPS.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers and "memory" not in controllers.split(","):
-                continue
-            root = _CGROUPS / "memory" if controllers else _CGROUPS
-            group = root / path.lstrip("/")
-            yield from (group, *(above for above in group.parents if above.is_relative_to(root)))
-
-
-def _table(path):
-    lines = (line.split() for line in path.read_text().splitlines())
-    return {words[0]: words[1] for words in lines if len(words) > 1}

@@ -13,7 +13,6 @@ the line that the program would have said, and exits.
 
 import contextlib
 import os
-import pathlib
 import select
 import signal
 import socket
@@ -21,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from tf_pflego.system import deferred, leftovers
+from tf_pflego.system import deferred, leftovers, operating_system
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE_SECONDS = 3.0
@@ -175,22 +174,11 @@ def _write(line):
 
 def _stopped_children():
     """Stops the child processes, and returns their ids."""
-    children: list[int] = []
-    for path in pathlib.Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            children += map(int, path.read_text().split())
+    children = operating_system.children()
     for child in children:
         with contextlib.suppress(OSError):
             os.kill(child, signal.SIGSTOP)
     end = time.monotonic() + _WAIT_SECONDS
-    while any(map(_runs, children)) and time.monotonic() < end:
+    while any(map(operating_system.runs, children)) and time.monotonic() < end:
         time.sleep(0.005)
     return children
-
-
-def _runs(pid):
-    try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "TtZX"

@@ -4,56 +4,78 @@ import contextlib
 import functools
 import os
 import pathlib
-import platform
 import shutil
 import tempfile
-import zlib
+import weakref
 from collections.abc import Iterator
+from typing import BinaryIO, cast
 
-from tf_pflego.system import leftovers
+from tf_pflego.system import leftovers, operating_system
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _PREFIX = "tf_pflego_directory_"
-_locks: dict[str, DirectoryLock] = {}  # of the directories of this process
+_made: dict[str, DirectoryLock | None] = {}  # the directories of this process, with their locks
+os.register_at_fork(after_in_child=_made.clear)  # A child removes none.
 
 
-def make_directory() -> str:
+def make_directory(parent: str | None = None) -> str:
     """Makes a directory for this user alone, and removes those that killed processes have left.
 
-    It is locked, and removed only by who can take the lock: a process that lives may have its files
-    in another container's `/proc`, or on another machine. Some network's file systems keep locks
-    from other machines, so that only this one's, since it was started, are tried.
+    It is locked, and removed only by who can take the lock: a process that lives may be in another
+    container, or on another machine. Some network's file systems keep locks from other machines, so
+    that only this one's, since it was started, are tried.
     """
-    prefix = f"{_PREFIX}{_machine()}_"
-    for left in pathlib.Path(tempfile.gettempdir()).glob(f"{prefix}*/.lock"):
+    parent = parent or tempfile.gettempdir()
+    prefix = f"{_PREFIX}{operating_system.machine()}_"
+    for left in pathlib.Path(parent).glob(f"{prefix}*/.lock"):
         with contextlib.suppress(OSError):
             if left.lstat().st_uid == os.geteuid():
                 with DirectoryLock(left.parent):
                     shutil.rmtree(left.parent, ignore_errors=True)
     while True:
-        path = tempfile.mkdtemp(prefix=prefix)
+        path = tempfile.mkdtemp(prefix=prefix, dir=parent)
         try:
-            _locks[path] = DirectoryLock(pathlib.Path(path))
+            _made[path] = DirectoryLock(pathlib.Path(path))
         except (InUseError, FileNotFoundError):
             continue  # Between its file and its lock, another process took it for one that is left.
         except OSError:
-            pass  # Where there are no locks, nobody can take this one.
+            _made[path] = None  # Where there are no locks, nobody can take this one.
         return path
 
 
 def remove_directory(path: str) -> None:
     """Removes a directory that `make_directory` has made; it may have been removed."""
-    shutil.rmtree(path, ignore_errors=True)
-    if path in _locks:
-        _locks.pop(path).release()
+    if path in _made:
+        shutil.rmtree(path, ignore_errors=True)
+        if lock := _made.pop(path):
+            lock.release()
 
 
-def _machine():
-    """Returns six characters for this machine, the same in all its containers, until it is off."""
-    try:
-        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:6]
-    except OSError:  # as on macOS
-        return f"{zlib.crc32(platform.node().encode()):08x}"[:6]
+def mappable_file(prefix: str) -> BinaryIO:
+    """Returns a temporary file that TensorFlow can map, by the path of `operating_system.path_of`.
+
+    On Linux it has no name. Elsewhere it is in a directory of its own, which is removed with it.
+    """
+    if operating_system.IS_LINUX:
+        return cast(BinaryIO, tempfile.TemporaryFile(prefix=prefix))
+    directory = make_directory()
+    file = open(os.path.join(directory, prefix), "x+b")
+    weakref.finalize(file, remove_directory, directory)
+    return file
+
+
+@contextlib.contextmanager
+def short_path(directory: str | os.PathLike) -> Iterator[str]:
+    """Gives a path of a directory so short that sockets in it can be named, by 103 bytes in all."""
+    if operating_system.IS_LINUX:
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        path, removal = operating_system.path_of(opened), functools.partial(os.close, opened)
+    else:
+        made = make_directory("/tmp")  # That for temporary files has a long name on macOS.
+        path, removal = f"{made}/to", functools.partial(remove_directory, made)
+        os.symlink(os.path.abspath(directory), path)
+    with leftovers.removed_after(removal):
+        yield path
 
 
 @contextlib.contextmanager

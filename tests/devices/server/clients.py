@@ -50,14 +50,14 @@ def residents(definition: Definition, directory):
             site.resident.close()
 
 
-def serve(config, clients, directory, **hyper_parameters) -> None:
+def serve(config, clients, directory, callbacks=(), **hyper_parameters) -> None:
     """Runs a federation of resident clients, whose run is in `directory / "run"`."""
     definition = Definition.of(config, hyper_parameters, clients, NAMES)
     with residents(definition, directory) as sockets:
         places = {"sockets": str(sockets), "output_dir": str(directory / "run")}
         names = ",".join(NAMES)
         devices = dataclasses.replace(config, engine="devices", client_names=names, **places)
-        server.serve(devices, definition=definition)
+        server.serve(devices, callbacks=callbacks, definition=definition)
 
 
 @contextlib.contextmanager

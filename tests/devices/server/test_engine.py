@@ -9,7 +9,9 @@ from tests.devices import federation
 from tests.devices.federation import clients_like, config_of
 from tests.devices.server.clients import serve
 from tests.methods import thorough
+from tf_pflego.devices import server_links
 from tf_pflego.runs import reader, training
+from tf_pflego.runs.callbacks import Callback
 
 
 def ends_of(run):
@@ -38,6 +40,37 @@ def test_a_federation_has_the_bits_of_its_simulation(name, per_round, tmp_path):
     assert records == others
     table = reader.columns(tmp_path / "run/clients.csv")
     assert table["test_examples"] == ["3", "3", "3"] and not any(table["classes"])
+
+
+class GoesAway(Callback):
+    """A client that cannot be reached from the second round to the third, nor at their tests."""
+
+    def __init__(self, socket):
+        self.socket, self.target = socket, None
+
+    def after_round(self, simulation, record):
+        options = simulation._engine.place.options
+        if record["round"] == 1:
+            self.target = self.socket.readlink()
+            self.socket.unlink()
+            object.__setattr__(options, "round_deadline", 0.5)
+        elif record["round"] == 3:
+            self.socket.symlink_to(self.target)
+            object.__setattr__(options, "round_deadline", 600.0)
+
+
+def test_a_client_that_is_away_is_said_once_and_so_is_its_return(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(server_links, "_SHORT_SECONDS", 60.0)
+    config = config_of(num_rounds=5, clients_per_round=3, min_reports=2, eval_every=1)
+    away = GoesAway(tmp_path / "sockets/node_2.socket")
+    serve(config, clients_like(), tmp_path, [away])
+    name = federation.NAMES[2]
+    assert [line for line in caplog.messages if line.startswith(f"{name} ")] == [
+        f"{name} is left out of round 2: it has not answered in time",
+        f"{name} is back",
+    ]
+    _, records = ends_of(tmp_path / "run")
+    assert [record["participants"] for record in records] == [3, 2, 2, 3, 3]
 
 
 @pytest.mark.thorough

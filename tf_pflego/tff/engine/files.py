@@ -31,9 +31,9 @@ class Inbox:
     def __init__(self, file: BinaryIO, packing: Packing, max_clients: int):
         self._packing = packing
         self._shape = (max_clients, packing.num_bytes)
-        self._descriptor = file.fileno()
+        self._file = file
         size = max_clients * packing.num_bytes
-        if os.fstat(self._descriptor).st_size < size:
+        if os.fstat(file.fileno()).st_size < size:
             file.truncate(size)
         self._rows: np.ndarray = np.memmap(file, np.uint8, "r+", shape=self._shape)
 
@@ -51,7 +51,7 @@ class Inbox:
         The row is a copy, because TensorFlow writes results into inputs that nothing else will
         read, and the worker's view of the file is read-only.
         """
-        rows = tensor_of_file(self._descriptor, tf.uint8, self._shape)
+        rows = tensor_of_file(self._file, tf.uint8, self._shape)
         return tf.raw_ops.DeepCopy(x=rows[slot])
 
 

@@ -20,7 +20,7 @@ import select
 import socket
 import struct
 
-from tf_pflego.system.temporary import make_directory, remove_directory
+from tf_pflego.system.temporary import make_directory, remove_directory, short_path
 
 # The numbers of Linux on x86-64, the only machine for which there is a TFF worker on Linux.
 _MACHINE = "x86_64"
@@ -52,8 +52,7 @@ class PrivateSocket:
         with contextlib.ExitStack() as resources:
             directory = make_directory()
             resources.callback(remove_directory, directory)
-            descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
-            resources.callback(os.close, descriptor)
+            short = resources.enter_context(short_path(directory))
             pair = socket.socketpair()
             self._ours, self._childs = map(resources.enter_context, pair)
             self.listener_to = self._childs.fileno()
@@ -62,7 +61,7 @@ class PrivateSocket:
             # A socket's path may have 107 bytes, and this one is short whatever TMPDIR is. The name
             # makes the address unique, though the number of the descriptor may be used again: gRPC
             # lets channels to one address share a connection.
-            path = f"/proc/self/fd/{descriptor}/{os.path.basename(directory)}"
+            path = f"{short}/{os.path.basename(directory)}"
             self.address = f"unix:{path}"
             try:
                 self._socket.bind(path)
