@@ -46,7 +46,7 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
     what = f"{method_title(run_config.algorithm)} on {run_config.dataset} ({run_config.engine})"
     training.refuse_early(run_config, **hyper_parameters)
     with temporary.own_directory():
-        of_table = {}
+        of_table: dict[str, Any] = {}
         if run_config.table and run_it is None and not run_config.resume:
             # It takes no TensorFlow, so what is wrong with a table is said before that starts.
             of_table["clients"] = build.load_clients(run_config)

@@ -50,7 +50,9 @@ def raw(preprocessing: Preprocessing, examples: np.ndarray) -> dict[str, tf.Tens
     return {spec.name: tf.constant(column, spec.dtype) for spec, column in columns}
 
 
-def predicted(preprocessing: Preprocessing, predict: Callable, x: Any, *others: Any, **named: Any):
+def predicted(
+    preprocessing: Preprocessing, predict: Callable, x: Any, *others: Any, **named: Any
+) -> Any:
     """Returns `predict` of a Keras model for columns as a table has them, such as a frame's."""
     if isinstance(x, Mapping) or hasattr(x, "columns"):
         x = {
