@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import tensorflow_datasets as tfds
 from pyarrow import csv, parquet
 
 from tf_pflego.data.datasets import prepared
 from tf_pflego.data.tables import AUTO, DECIMALS
 from tf_pflego.system import texts, values
 
-_BATCH = 4096  # examples of TFDS
 _SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}  # The first is that of a header with none of them.
 _COMPRESSED = (".gz", ".bz2", ".zst")
 _PARQUET = (".parquet", ".pq")
@@ -394,27 +392,3 @@ def positions(array: pa.ChunkedArray, among: list[Any]) -> np.ndarray:
     """Returns [N] int32, the position of each value among some; -1 if it is absent."""
     of_all = pa.array(among, array.type)
     return pc.fill_null(pc.index_in(array, value_set=of_all), -1).to_numpy()
-
-
-def of_dataset(name: str, data_dir: str | None, download: bool) -> pa.Table:
-    """Returns the examples of a TFDS dataset, of all splits; the rest are as in `data.load`.
-
-    The columns are those features of an example that are one number or one text.
-    """
-    builder = prepared.builder(name, data_dir, download, is_ours=False)
-    with prepared.reading(name, str(builder.data_dir), "its examples"):
-        features = {n: f for n, f in builder.info.features.items() if f.shape == ()}
-        only = tfds.decode.PartialDecoding(dict.fromkeys(features, True))
-        parts = []
-        for split in builder.info.splits:
-            batches = builder.as_dataset(split=split, batch_size=_BATCH, decoders=only)
-            parts += [pa.table(batch) for batch in tfds.as_numpy(batches)]
-        table = pa.concat_tables(parts)
-        for column, feature in features.items():
-            array = table[column]
-            if pa.types.is_binary(array.type):
-                array = array.cast(pa.string())
-            elif names := getattr(feature, "names", None):  # Of classes they are the categories.
-                array = pa.DictionaryArray.from_arrays(array.combine_chunks(), names)
-            table = table.set_column(table.column_names.index(column), column, array)
-        return table
