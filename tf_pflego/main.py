@@ -80,7 +80,8 @@ def _run(argv, interruption):
     except Exception as error:
         code, message = failures.explained(error)
         renamed = getattr(chosen, "FLAGS_OF_ARGUMENTS", {})
-        terminal.say(f"tf_pflego: {command_line.as_flags(message, flag_values, renamed)}")
+        for line in command_line.as_flags(message, flag_values, renamed).splitlines():
+            terminal.say(f"tf_pflego: {line}")
         return code
     return 0
 

@@ -171,6 +171,7 @@ WITH_TABLE = [
      "is 'south' with 2", "Choose another --small_clients"),
     ([], "the column 'age' must have a value in every row; 1 of 6 have none, the first is row 1",
      "choose --missing=mean or --missing=drop"),
+    (["--missing=refuse", "--feature_columns=age,sex"], "2 faults must be mended", "- --featu"),
     (["--table={tmp}/none.csv"], "--table must be a file of rows; {tmp}/none.csv does not exist",
      "Correct the path"),
     (["--table={tmp}/fifo.csv"], "--table must be a file of rows; {tmp}/fifo.csv is no file",

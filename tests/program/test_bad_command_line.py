@@ -87,8 +87,10 @@ def test_what_does_not_fit_the_data_is_one_line(arguments, said, remedy, files, 
 @pytest.mark.parametrize(("arguments", "said", "remedy"), WITH_TABLE, ids=name_of)
 def test_what_does_not_fit_a_table_is_one_line(arguments, said, remedy, files, capsys):
     # From which columns a label is predicted is said once the table has been read.
-    lines = 2 if "clients_per_round" in str(arguments) else 1
-    arguments = [*OF_TABLE, "--engine=in_process", *arguments]
+    lines = 2 if "clients_per_round" in str(arguments) else 3 if "faults" in said else 1
+    # A cell is empty, which is a fault of its own.
+    missing = ["--missing=mean"] * bool(arguments)
+    arguments = [*OF_TABLE, "--engine=in_process", *missing, *arguments]
     assert_refused(arguments, (said, remedy), files, capsys, lines)
 
 

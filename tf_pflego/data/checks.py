@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core import execution
+from tf_pflego.system import texts
 
 # One more than the largest label that can be stored.
 LABEL_LIMIT = 2**31
@@ -140,25 +141,25 @@ def labels_below(num_classes: int, labels: Any, what: str = "`labels`") -> np.nd
     return labels
 
 
-def class_names(names: Sequence[Any], num_classes: int) -> tuple[str, ...]:
-    """Returns the names of `num_classes` global classes, or of more, as a tuple."""
-    names, seen = tuple(names), set()
+def class_names(
+    names: Sequence[Any], num_classes: int, what: str = "`class_names`"
+) -> tuple[str, ...]:
+    """Returns the names of `num_classes` global classes, or of more. `what` is what has them."""
+    names = tuple(names)
     for name in names:
         if not isinstance(name, str):
             raise TypeError(
                 f"`class_names` must be text; got {name!r}. Give every class its name, in the "
                 "order of the labels."
             )
-    got = None if len(names) >= num_classes else f"{len(names)} names"
-    for name in names:
-        if name.splitlines() != [name] or name in seen:
-            got = repr(name)
-            break
-        seen.add(name)
-    if got is not None:
+    odd = next((name for name in names if name.splitlines() != [name]), None)
+    pair = texts.alike(names, cases=False)
+    if odd is not None or pair or len(names) < num_classes:
+        got = f"{len(names)} names" if pair is None else "{!a:.80} and {!a:.80}".format(*pair)
         raise ValueError(
-            f"`class_names` must be different names, of one line each, of all {num_classes} global "
-            f"classes; got {got}. Give every class its name, in the order of the labels."
+            f"{what} must be different names, in more than spaces and the form of Unicode, of one "
+            f"line each, of all {num_classes} global classes; got "
+            f"{got if odd is None else repr(odd)}. Give every class one name of its own."
         )
     return names
 

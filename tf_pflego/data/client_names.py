@@ -14,32 +14,34 @@ _MOST_BYTES = 180  # of a part of a file's name, which may have 255 in all
 _REMEDY = "Give every client a name of its own, in the order of the clients."
 
 
-def checked(names: Sequence[Any] | None, num_clients: int) -> tuple[str, ...] | None:
-    """Returns the names of all clients as a tuple; None if there are none."""
+def checked(
+    names: Sequence[Any] | None, num_clients: int, what: str = "`client_names`"
+) -> tuple[str, ...] | None:
+    """Returns the names of all clients as a tuple; None if there are none. `what` names them."""
     if names is None:
         return None
     if isinstance(names, str) or not hasattr(names, "__getitem__"):  # A set has no order.
         raise TypeError(
             f"`client_names` must be a sequence of text; got {type(names).__name__}. {_REMEDY}"
         )
-    names, seen = tuple(names), set()
+    names = tuple(names)
     for name in names:
         if not isinstance(name, str):
             raise TypeError(
                 f"`client_names` must be text; got {values.shown(name)}. Write numbers as "
                 "`str(number)`."
             )
-        if not 1 <= len(name) <= LONGEST or not name.isprintable() or name != name.strip():
+        unseen = texts.unseen(name)
+        if not 1 <= len(name) <= LONGEST or unseen or name != name.strip():
             raise ValueError(
-                f"`client_names` must be of one line, with 1 to {LONGEST} characters and no space "
-                f"at the ends; got {name!r:.80}. Rename the client."
+                f"{what} must be of one line, with 1 to {LONGEST} characters and no space at the "
+                f"ends; got {name!r:.80}{unseen and f' with {unseen}'}. Rename the client."
             )
-        if name.casefold() in seen:
-            raise ValueError(
-                "`client_names` must differ, in more than upper and lower case; got "
-                f"{name!r} twice. {_REMEDY}"
-            )
-        seen.add(name.casefold())
+    if pair := texts.alike(names, cases=True):
+        raise ValueError(
+            f"{what} must differ, in more than upper and lower case, spaces and the form of "
+            "Unicode; got {!a:.80} and {!a:.80}. Rename a client.".format(*pair)
+        )
     if len(names) != num_clients:
         raise ValueError(
             f"`client_names` must be {num_clients} names, one per client; got {len(names)}. "

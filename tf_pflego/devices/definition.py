@@ -358,7 +358,7 @@ def _refuse_odd_texts(content):
         parts += [part for name, part in content.items() if name != "categories"]
     for part in parts:
         _refuse_odd_texts(part)
-    if isinstance(content, str) and not content.isprintable():
+    if isinstance(content, str) and texts.unseen(content):
         raise ValueError(f"`definition` must have texts of one printable line; got {content!r:.60}")
 
 

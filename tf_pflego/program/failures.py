@@ -24,7 +24,7 @@ class RefutedError(Exception):
 
 
 def explained(error: Exception) -> tuple[int, str]:
-    """Returns the exit code for an exception, and a message of one line, without a line break."""
+    """Returns the exit code for an exception, and a message of one line, or one for each fault."""
     if isinstance(error, MemoryError) or _is_of_tensorflow_memory(error):
         return CORRECTABLE, (
             f"the run must fit the memory; it does not ({_reason(error)}). Lower "
@@ -47,7 +47,8 @@ def explained(error: Exception) -> tuple[int, str]:
     if isinstance(error, ImportError) or (
         isinstance(error, ValueError | TypeError | RuntimeError) and errors.is_ours(error)
     ):
-        return CORRECTABLE, " ".join(str(error).split())
+        lines = isinstance(error, errors.Faults)
+        return CORRECTABLE, str(error) if lines else " ".join(str(error).split())
     in_own_method = own_methods.failed_when_traced(error)
     if in_own_method is not None:
         return CORRECTABLE, str(in_own_method)

@@ -1,5 +1,6 @@
 """Trains a method, as its flags describe the run."""
 
+import dataclasses
 import pathlib
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from tf_pflego.core.settings import Role, names_with
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages, terminal
 from tf_pflego.program.run_options import refuse_own, start_tensorflow
-from tf_pflego.runs import methods, reader, stored_run, table_settings, training
+from tf_pflego.runs import build, methods, reader, stored_run, table_settings, training
 from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
 from tf_pflego.simulation.records import method_title
@@ -44,15 +45,21 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
     interruption.hint = lambda: _hint(run_config.output_dir)
     what = f"{method_title(run_config.algorithm)} on {run_config.dataset} ({run_config.engine})"
     training.refuse_early(run_config, **hyper_parameters)
-    start_tensorflow(plain=f", then {what}, {run_config.num_rounds} rounds")
-    engines.prepare_process(run_config.clients_per_round)
-    started = time.monotonic()
     with temporary.own_directory():
+        of_table: dict[str, Any] = {}
+        if run_config.table and run_it is None and not run_config.resume:
+            # It takes no TensorFlow, so what is wrong with a table is said before that starts.
+            of_table["clients"] = build.load_clients(run_config)
+            run_config = _with_all(run_config, of_table["clients"].num_clients, flag_values)
+        start_tensorflow(plain=f", then {what}, {run_config.num_rounds} rounds")
+        engines.prepare_process(run_config.clients_per_round)
+        started = time.monotonic()
         clients: dict[str, Sequence[Any]] = {}
         summary = (run_it or training.run)(
             run_config,
             between_steps=interruption.check,
             on_clients=clients.update,
+            **of_table,
             **hyper_parameters,
         )
     seconds = time.monotonic() - started
@@ -67,6 +74,18 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
         terminal.show(command_line.as_flags(remark, ["clip_norm"]))
     if run_config.output_dir:
         terminal.show_written(run_config.output_dir, "")
+
+
+def _with_all(run_config, num_clients, flag_values):
+    """Returns the run, in which all clients take part if they are fewer than the default."""
+    num_clients -= run_config.new_clients
+    if (
+        flag_values["clients_per_round"].present
+        or not 0 < num_clients < run_config.clients_per_round
+    ):
+        return run_config
+    terminal.say(f"tf_pflego: all {num_clients} clients take part in a round")
+    return dataclasses.replace(run_config, clients_per_round=num_clients)
 
 
 def _resumed(flag_values):

@@ -15,7 +15,7 @@ import numpy as np
 from tf_pflego.core.statistic_names import first_of, of_metric
 from tf_pflego.runs import reader
 from tf_pflego.simulation.records import BOOKKEEPING, method_title
-from tf_pflego.system import limited_files
+from tf_pflego.system import limited_files, texts
 
 _TEXTS = ("name", "classes")
 # Larger metrics are drawn no more than those that are not finite: what a float32 cannot hold.
@@ -243,9 +243,7 @@ def _holdings(dataset, path):
         )
         if class_names is not None and len(class_names) <= values.max():
             raise ValueError("the names of the classes are too few")
-        if names is not None and (
-            len(names) != num_clients or not all(map(str.isprintable, names))
-        ):
+        if names is not None and (len(names) != num_clients or any(map(texts.unseen, names))):
             raise ValueError("the names do not fit the clients")
         keys = np.arange(num_clients)
         if "fingerprints" in arrays:

@@ -8,6 +8,7 @@ with this theta, and a dense layer with this head.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -115,6 +116,9 @@ class ServedClient:
             vocabulary=list(self.class_names), num_oov_indices=0, invert=True, name=CLASS_NAMES
         )
         forget_eager_initializers()
+        if self.preprocessing is not None:
+            columns = functools.partial(raw_columns.predicted, self.preprocessing)
+            model.predict = functools.partial(columns, model.predict)
         model.class_names = self.class_names
         return model
 

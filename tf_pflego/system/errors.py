@@ -1,12 +1,38 @@
-"""Whose an exception is: raised by this package, with a message for the user, or by others."""
+"""Whose an exception is, this package's or others'; errors that are raised together."""
 
+import contextlib
 import functools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _PACKAGE = __name__.partition(".")[0]
 _MARK = "raised_by_package"
+
+
+class Faults(ValueError):
+    """Errors of a user's input that are found one by one and raised together, a line for each."""
+
+    def __init__(self):
+        super().__init__()
+        self._found: list[Exception] = []
+
+    def __str__(self) -> str:
+        lines = (f"\n- {' '.join(str(error).split())}" for error in self._found)
+        return f"{len(self._found)} faults must be mended:{''.join(lines)}"
+
+    @contextlib.contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keeps the error that ends a block, if it is a ValueError or TypeError, for `refuse`."""
+        try:
+            yield
+        except (ValueError, TypeError) as error:
+            self._found.append(error)
+
+    def refuse(self) -> None:
+        """Raises the errors: one as it is, and several as this one."""
+        if self._found:
+            raise self._found[0] if len(self._found) == 1 else self
 
 
 def is_ours(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +16,35 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u206
 def printable(text: str) -> str:
     """Returns a text with its control characters as escapes such as \\x1b, ends of lines too."""
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def unseen(text: str) -> str:
+    """Returns the first character of a text that is not seen, as its code and its name, or "".
+
+    Spaces of any width, and the two joiners, with which Persian and emoji are written, are taken.
+    """
+    for one in text:
+        kind = unicodedata.category(one)
+        if not one.isprintable() and kind != "Zs" and one not in "\u200c\u200d":
+            return f"the character U+{ord(one):04X} ({unicodedata.name(one, 'a control')})"
+    return ""
+
+
+def alike(names: Iterable[str], cases: bool) -> tuple[str, str] | None:
+    """Returns two texts that look alike, or None.
+
+    They are the same, or differ in spaces, characters that are not seen or the form of Unicode
+    alone; with `cases`, also in upper and lower case.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        seen_as = unicodedata.normalize("NFC", " ".join(name.split()))
+        seen_as = "".join(one for one in seen_as if unicodedata.category(one) != "Cf")
+        seen_as = seen_as.casefold() if cases else seen_as
+        if seen_as in seen:
+            return seen[seen_as], name
+        seen[seen_as] = name
+    return None
 
 
 def span(numbers: Sequence[int] | np.ndarray) -> str:

@@ -155,6 +155,52 @@ def test_columns_may_be_numbered():
     np.testing.assert_array_equal(clients.fingerprints, read(table_of()).fingerprints)
 
 
+@pytest.mark.parametrize("end", ["csv", "tsv", "parquet"])
+def test_an_empty_cell_in_quotes_is_no_value_and_a_code_is_no_number(end, tmp_path):
+    columns = table_of(county=turns(["01001", "6037"]), age=turns(["30", "", "40"]))
+    columns["sex"] = turns(["f", "", "m"])
+    path = tmp_path / f"rows.{end}"
+    if end == "parquet":
+        ages = [int(age) if age else None for age in columns["age"]]
+        parquet.write_table(pa.table(columns | {"age": ages}), path)
+    else:
+        quoted = {name: [f'"{cell}"' for cell in cells] for name, cells in columns.items()}
+        written(path, rows_of(quoted, {"csv": ",", "tsv": "\t"}[end]))
+    _, county, age, sex = read(path, missing="mean").preprocessing.columns
+    assert county.categories == ("01001", "6037")
+    assert sex.categories == ("f", "m")
+    assert 30 < age.mean < 40
+    with pytest.raises(ValueError, match=r"'age' must have a value in .* of 'sex'"):
+        read(path)
+
+
+def test_what_nobody_named_and_is_no_feature_is_left_out_with_a_line(caplog):
+    caplog.set_level("INFO", "tf_pflego")
+    days = np.datetime64("2020-01-01") + np.arange(COUNT)
+    table = table_of(day=days, note=[f"note {row}" for row in range(COUNT)])
+    assert [column.name for column in read(table).preprocessing.columns] == ["x"]
+    assert "note (40 texts)" in caplog.text
+    assert "day (date32[day])" in caplog.text
+    for kind in ("D", "s", "ns"):
+        (day,) = read(
+            table | {"day": days.astype(f"M8[{kind}]")}, features=["day"]
+        ).preprocessing.columns
+        assert 18262 < day.mean < 18302
+        np.testing.assert_allclose(day.raw_of(days[:2]), [18262, 18263])
+
+
+def test_rows_without_a_label_are_left_out_where_a_mean_fills_features():
+    labels = [None if row % 9 == 0 else row // 4 % 2 for row in range(COUNT)]
+    table = table_of(x=[None, *NUMBERS[1:]], y=labels)
+    clients = read(table, missing="mean")
+    assert len(clients.train.labels) + len(clients.test.labels) == COUNT - 5
+
+
+def test_names_of_all_scripts_are_taken():
+    names = ("\u00cele de\u00a0France", "\u06cc\u200c\u0634", "\U0001f469\u200d\u2695\ufe0f")
+    assert set(read(table_of(user=turns(names))).client_names) == {*names}
+
+
 MOMENTS = [f"2020-0{1 + row // 28}-{1 + row % 28:02}" for row in range(COUNT)]
 
 

@@ -1,5 +1,8 @@
 """Clients from a table in which a column names the client of each row."""
 
+import contextlib
+import dataclasses
+import functools
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data import labels as labels_lib
@@ -26,6 +30,7 @@ from tf_pflego.data.tables import (
 from tf_pflego.data.tables import preprocessing as preprocessing_lib
 from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.system import log, values
+from tf_pflego.system.errors import Faults
 
 
 def from_table(
@@ -61,17 +66,17 @@ def from_table(
         names. A text file keeps their spelling: 01 and 1 are two clients.
       label: The column to predict, or several of them. For classification its values, whole numbers
         or text, are the classes; for several labels each column has 0 and 1.
-      features: The columns to predict from; None for all others. They are of numbers, truth values
-        or text.
+      features: The columns to predict from, of numbers, truth values, text, or dates and times,
+        which become days since 1970; None for all others but dates, times and free text.
       test: Which rows are for the test: a share in (0, 1) of each client's, drawn by chance;
         "last" or "last:0.3", the latest by the column `time`; or "column:NAME", those in which the
         column NAME has test, 1 or true, and not train, 0 or false.
       time: The column by which `test="last"` orders the rows of a client, of numbers, times or text
-        as in ISO 8601; it is no feature.
+        as in ISO 8601; it is no feature. Another `test` takes none.
       task: The task, as in `SplitModel`.
       missing: The treatment of missing values: refuse; mean (a number becomes the mean, a category
-        one that no training row has); or drop (the row is left out). With `preprocessing`, which
-        has a treatment of its own, it may only be drop.
+        one that no training row has, a row without a label is left out); or drop (the row is left
+        out). With `preprocessing`, which has a treatment of its own, it may only be drop.
       categories: Columns of numbers that are categories; columns of text always are.
       encoding: The encoding of categories: one_hot, or codes for a body that begins with an
         Embedding. All features are categories then, and examples int32 [n, number of features].
@@ -89,7 +94,7 @@ def from_table(
     Raises:
       TypeError: `table` has another class.
       ValueError: The table cannot be read, lacks a column or a value, or has too few rows of a
-        client; or an argument has a value that it does not take.
+        client; or an argument has a value that it does not take. It has a line for each fault.
     """
     min_rows, task = values.whole("min_rows", min_rows, 2), labels_lib.check_task(task)
     values.one_of("small_clients", small_clients, SMALL_CLIENTS)
@@ -109,6 +114,11 @@ def from_table(
         "time": _names(time) if time or kind == "last" else [],
     }
     columns["test"] = [about] if kind == "column" else []
+    if time and kind != "last":
+        raise ValueError(
+            "`time` must be left out unless `test` is last, which alone reads it; got "
+            f"{values.shown(time)}. Choose `test='last:0.2'`, or leave out `time`."
+        )
     features = None if features is None else _names(features)
 
     # Names of clients, classes and categories stay as they are written.
@@ -120,40 +130,37 @@ def from_table(
     def is_text(name):
         return name in as_text or (are_coded and name not in others)
 
-    source = reading.read(table, is_text, separator, decimal)
+    def may_be_codes(name):
+        return preprocessing is None and name not in others
+
+    source = reading.read(table, is_text, separator, decimal, may_be_codes)
     if preprocessing is not None:
         _refuse_lacking(source.column_names, [column.name for column in preprocessing.columns])
-    rows, features, coded = _columns(source, columns, features, categories)
-    if missing == "drop" and len(whole := rows.drop_null()) < len(rows):
-        count = len(rows) - len(whole)
-        if not len(whole):
-            raise ValueError(
-                "`table` must have rows that lack no value; got none. Leave out what lacks them of "
-                "`features`, or choose `missing='mean'`."
-            )
-        log.info(f"{count} of {len(rows)} rows lack a value and are left out")
-        rows = whole
-    owner, names = splitting.owners(rows[client], client)
-    is_test = splitting.said(rows[about], about) if kind == "column" else None
-    owner, names = splitting.without_small(owner, names, is_test, min_rows, small_clients, client)
-    if not (kept := owner >= 0).all():
-        rows, owner = rows.filter(pa.array(kept)), owner[kept]
-        is_test = None if is_test is None else is_test[kept]
-    if is_test is None:
-        order = [(name, rows[name]) for name in columns["time"] if kind == "last"]
-        is_test = splitting.drawn(owner, about, next(iter(order), None), seed)
-    inputs = rows.select(features)
-    if missing == "refuse":
-        remedy = "`missing='mean'` or " if preprocessing is None else ""
-        for name in features:
-            reading.refuse_missing(inputs[name], name, remedy)
+    faults = Faults()
+    rows, features, coded = _columns(source, columns, features, categories, encoding, faults)
+    remedy = "`missing='mean'` or " if preprocessing is None else ""
+    rows = _with_values(rows, features, missing, remedy, faults)
+    owner, names, is_test = np.zeros(len(rows), int), [], np.zeros(len(rows), bool)
+    if all(name in rows.column_names for name in (client, *columns["time"], *columns["test"])):
+        with faults.collected():
+            owner, names = splitting.owners(rows[client], client)
+            said = splitting.said(rows[about], about) if kind == "column" else None
+            of_kept = splitting.without_small(owner, names, said, min_rows, small_clients, client)
+            kept = of_kept[0] >= 0
+            rows, owner, names = rows.filter(pa.array(kept)), of_kept[0][kept], of_kept[1]
+            order = next(((name, rows[name]) for name in columns["time"]), None)
+            is_test = splitting.drawn(owner, about, order, seed) if said is None else said[kept]
     known = None if preprocessing is None else preprocessing.class_names
-    targets_of_rows, num_classes, class_names = targets.of(rows, labels, task, known)
+    if labels and all(name in rows.column_names for name in labels):
+        with faults.collected():
+            targets_of_rows, num_classes, class_names = targets.of(rows, labels, task, known)
+    inputs = rows.select(features)
     if preprocessing is None:
-        names_of_classes = class_names if task == CLASSIFICATION else None
-        preprocessing = preprocessing_lib.fit(
-            inputs, ~is_test, coded, encoding, missing, names_of_classes
-        )
+        preprocessing = preprocessing_lib.fit(inputs, ~is_test, coded, encoding, missing, faults)
+        faults.refuse()
+        if task == CLASSIFICATION:
+            preprocessing = dataclasses.replace(preprocessing, class_names=class_names)
+    faults.refuse()
     log.info(_what_becomes(labels, class_names if task == CLASSIFICATION else (), preprocessing))
     classes: tuple[np.ndarray, ...] = (np.arange(num_classes),) * len(names)
     if task == CLASSIFICATION:
@@ -230,28 +237,79 @@ def _name(column):
     return str(column) if isinstance(column, int | np.integer) else column
 
 
-def _columns(source, columns, features, categories):
+def _columns(source, columns, features, categories, encoding, faults):
     """Returns the columns that are read, the features and which of them are categories."""
-    taken = {str(name) for names in columns.values() for name in names}
     if features is None:
-        features = [name for name in source.column_names if name not in taken]
-    rows = {
-        name: reading.column(source, name, argument)
-        for argument, names in (columns | {"features": features}).items()
-        for name in names
-    }
-    roles = [*columns["client"], *columns["label"], *columns.get("test", ()), *features]
-    twice = [name for name, count in Counter(roles).items() if count > 1]
-    if twice or not columns["label"] or not features:
-        got = f"{twice[0]!r} twice" if twice else "no features" if not features else "no label"
-        raise ValueError(
-            "`client`, `label`, `features` and `test` must be different columns, with at least one "
-            f"feature and one label; got {got}. Correct them."
-        )
-    if stray := sorted({*map(str, categories)}.difference(features)):
-        raise ValueError(
-            f"`categories` must be some of the features, {', '.join(map(repr, features[:20]))}; "
-            f"got {values.shown(stray[0])}. Correct `categories`."
-        )
+        taken = {str(name) for names in columns.values() for name in names}
+        others = [name for name in source.column_names if name not in taken]
+        features = _able(source, others, categories, encoding)
+    rows, there = {}, {*source.column_names}
+    for argument, names in (columns | {"features": features}).items():
+        with faults.collected():
+            reading.refuse_absent(source, names, argument)
+        for name in filter(there.__contains__, map(str, names)):
+            with faults.collected():
+                rows[name] = reading.column(source, name, argument)
+    roles = [*columns["client"], *columns["label"], *columns["test"], *features]
+    twice = [name for name, count in Counter(map(str, roles)).items() if count > 1]
+    with faults.collected():
+        if twice or not columns["label"] or not features:
+            got = f"{twice[0]!r} twice" if twice else "no features" if not features else "no label"
+            raise ValueError(
+                "`client`, `label`, `features` and `test` must be different columns, with at least "
+                f"one feature and one label; got {got}. Correct them."
+            )
+    with faults.collected():
+        if stray := sorted({*map(str, categories)}.difference(features)):
+            raise ValueError(
+                f"`categories` must be some of the features, {', '.join(map(repr, features[:20]))};"
+                f" got {values.shown(stray[0])}. Correct `categories`."
+            )
+    features = [name for name in features if name in rows]
     coded = {name for name in features if pa.types.is_dictionary(source[name].type)}
     return pa.table(rows), features, coded.union(categories)
+
+
+def _able(source, names, categories, encoding):
+    """Returns the columns that can be features; a log line says which cannot."""
+    able, left = [], []
+    for name in names:
+        kind = source[name].type
+        with contextlib.suppress(ValueError):
+            array = reading.column(source, name, "features")
+            is_text = name not in categories and preprocessing_lib.is_free_text(array, encoding)
+            if not (is_text or reading.is_time(kind)):
+                able.append(name)
+                continue
+            kind = f"{len(array.unique())} texts" if is_text else kind
+        left.append(f"{name:.60} ({kind})")
+    if left:
+        log.info(
+            f"{_first(left)} {'is' if len(left) == 1 else 'are'} left out: features are numbers, "
+            "categories of several rows, and dates and times that are named"
+        )
+    return able
+
+
+def _with_values(rows, features, missing, remedy, faults):
+    """Returns the rows that have the values that they need; the others are faults or counted."""
+    if missing == "refuse":
+        with faults.collected():
+            reading.refuse_missing(rows, remedy)
+    # A mean fills features alone.
+    filled = {*features} if missing != "drop" else ()
+    needed = [name for name in rows.column_names if name not in filled]
+    lack = [pc.is_null(rows[name]) for name in needed if rows[name].null_count]
+    if not lack:
+        return rows
+    whole = rows.filter(pc.invert(functools.reduce(pc.or_, lack)))
+    if not len(whole):
+        faults.refuse()
+        raise ValueError(
+            "`table` must have rows that lack no value; got none. Leave out what lacks them of "
+            "`features`, or choose `missing='mean'`."
+        )
+    if missing != "refuse":
+        count = len(rows) - len(whole)
+        log.info(f"{count} of {len(rows)} rows lack a value and are left out")
+    return whole

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tf_pflego.data.tables import reading
-from tf_pflego.system import file_arrays
+from tf_pflego.system import file_arrays, log, texts
+from tf_pflego.system.errors import Faults
 
 _NUMBERS_IN_BLOCK = 2**24
 # A column of more values is an id or a free text, whose zeros would fill the disk.
@@ -52,6 +53,19 @@ class Column:
             is_far = abs(self.mean) > _FAR * self.deviation
             return np.dtype(np.float64 if is_far else np.float32)
         return np.dtype(object if isinstance(self.categories[0], str) else np.int64)
+
+    def raw_of(self, cells: Any) -> np.ndarray:
+        """Returns [n], the cells of a table as an exported model takes them."""
+        cells = np.reshape(cells, -1) if np.ndim(cells) > 1 else cells
+        array = reading.column(reading.read({self.name: cells}), self.name, "features")
+        if self.categories is None:
+            return reading.numbers(array, self.name).astype(self.dtype)
+        array = reading.categories(array, self.name)
+        array = array.cast(pa.string() if self.dtype == object else pa.int64())
+        last = self.categories[-1]  # What comes after it is none of the categories.
+        return np.array(
+            pc.fill_null(array, last + "?" if self.dtype == object else last + 1), self.dtype
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +135,7 @@ class Preprocessing:
         if is_text != (array.type == pa.string()):
             raise ValueError(
                 f"the column {column.name!r} must be of values such as "
-                f"{column.categories[0]!r:.40}, as in the table of `preprocessing`; got "
+                f"{column.categories[0]!r:.40}, as in the earlier table; got "
                 f"{array.type}. Correct the column."
             )
         codes = reading.positions(array, list(column.categories))[:, None]
@@ -155,24 +169,27 @@ def fit(
     coded: Collection[str],
     encoding: str,
     missing: str,
-    class_names: tuple[str, ...] | None = None,
+    faults: Faults,
 ) -> Preprocessing:
     """Returns the preprocessing of a table's training rows; `coded` columns are categories."""
     columns, is_train = [], pa.array(is_train)
     for name in table.column_names:
-        array = table[name].filter(is_train)
-        if array.null_count == len(array):
-            raise ValueError(
-                f"the column {name!r} must have a value in some training row; it has none. Leave "
-                "it out of `features`."
-            )
-        if encoding == "codes" or name in coded or array.type == pa.string():
-            if array.type == pa.string() and name not in coded:
+        with faults.collected():
+            is_coded = encoding == "codes" or name in coded or table[name].type == pa.string()
+            if is_coded and name not in coded:
                 _refuse_no_categories(table[name], name)
-            columns.append(Column(name, _categories(array, name, encoding)))
-            continue
-        columns.append(Column(name, None, *_moments(array, name)))
-    return Preprocessing(tuple(columns), encoding, missing, class_names)
+            array = table[name].filter(is_train)
+            if array.null_count == len(array):
+                raise ValueError(
+                    f"the column {name!r} must have a value in some training row; it has none. "
+                    "Leave it out of `features`."
+                )
+            if is_coded:
+                columns.append(Column(name, _categories(array, name, encoding)))
+            else:
+                reading.numbers(table[name], name)  # Numbers of test rows are refused here too.
+                columns.append(Column(name, None, *_moments(array, name)))
+    return Preprocessing(tuple(columns), encoding, missing)
 
 
 def _moments(array, name):
@@ -196,25 +213,45 @@ def _categories(array, name, encoding):
     if encoding == "one_hot" and len(categories) > _MOST_ONE_HOT:
         raise ValueError(
             f"the column {name!r} must have at most {_MOST_ONE_HOT} categories, each of which is a "
-            f"feature; got {len(categories)}. Leave it out of `features`, or choose "
-            "`encoding='codes'` and a body that begins with an Embedding."
+            f"feature; got {len(categories)}. Leave it out of `features`, or give `from_table` "
+            "`encoding='codes'` and take a body that begins with an Embedding."
         )
+    if pair := isinstance(categories[0], str) and texts.alike(categories, cases=True):
+        log.warning(f"the column {name!r:.60} has categories that look alike, such as {pair}")
     return tuple(categories)
+
+
+def is_free_text(array: pa.ChunkedArray, encoding: str) -> bool:
+    """Returns whether a column has too many texts to be categories, and not mostly numbers."""
+    found = reading.distinct(array) if array.type == pa.string() else []
+    is_wide = encoding == "one_hot" and len(found) > _MOST_ONE_HOT
+    return (is_wide or _differ(found, array)) and not _are_mostly_numbers(found)
+
+
+def _differ(found, array):
+    return len(found) > _FEW and 2 * len(found) > len(array) - array.null_count
+
+
+def _words(found):
+    return [text for text in found if not _NUMBER.fullmatch(text)]
+
+
+def _are_mostly_numbers(found):
+    return 2 * len(_words(found)) < len(found) and not all(map(_CODE.fullmatch, found))
 
 
 def _refuse_no_categories(array, name):
     """Raises ValueError if a column of text is mostly numbers, or differs in nearly every row."""
-    found = reading.distinct(array)
-    words = [text for text in found if not _NUMBER.fullmatch(text)]
+    found = reading.distinct(array) if array.type == pa.string() else []
     remedy = f"or name {name!r} in `categories` if each of them is one."
-    if 2 * len(words) < len(found) and not all(map(_CODE.fullmatch, found)):
+    if _are_mostly_numbers(found):
         raise ValueError(
             f"the column {name!r} must be of numbers or of categories; got numbers, and "
-            f"{(words or found)[0]!r:.40} among them. Correct these cells: leave those without a "
-            "number empty, and write 1163 without a sign between its thousands. Or say "
+            f"{(_words(found) or found)[0]!r:.40} among them. Correct these cells: leave those "
+            "without a number empty, and write 1163 without a sign between its thousands. Or say "
             f"`decimal=','` for numbers such as 0,5, {remedy}"
         )
-    if len(found) > _FEW and 2 * len(found) > len(array) - array.null_count:
+    if _differ(found, array):
         raise ValueError(
             f"the column {name!r} must be of categories, each of several rows; got {len(found)} "
             f"texts in {len(array)} rows, such as {found[0]!r:.40}. Leave the column out of "

@@ -8,6 +8,7 @@ up nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,21 @@ def raw(preprocessing: Preprocessing, examples: np.ndarray) -> dict[str, tf.Tens
     """Returns inputs that become these examples."""
     columns = zip(specs(preprocessing), preprocessing.raw(examples), strict=True)
     return {spec.name: tf.constant(column, spec.dtype) for spec, column in columns}
+
+
+def predicted(
+    preprocessing: Preprocessing, predict: Callable, x: Any, *others: Any, **named: Any
+) -> Any:
+    """Returns `predict` of a Keras model for columns as a table has them, such as a frame's."""
+    if isinstance(x, Mapping) or hasattr(x, "columns"):
+        x = {
+            name: x[name if name in x else column.name]
+            for name, column in inputs(preprocessing).items()
+        }
+        for name, column in inputs(preprocessing).items():
+            if not tf.is_tensor(x[name]):
+                x[name] = column.raw_of(x[name])
+    return predict(x, *others, **named)
 
 
 def examples(preprocessing: Preprocessing, *columns: tf.Tensor) -> tf.Tensor:

@@ -8,13 +8,12 @@ import os
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import tensorflow_datasets as tfds
 from pyarrow import csv, parquet
 
 from tf_pflego.data import checks
@@ -22,7 +21,6 @@ from tf_pflego.data.datasets import prepared
 from tf_pflego.data.tables import AUTO, DECIMALS
 from tf_pflego.system import texts, values
 
-_BATCH = 4096  # examples of TFDS
 _SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}  # The first is that of a header with none of them.
 _COMPRESSED = (".gz", ".bz2", ".zst")
 _PARQUET = (".parquet", ".pq")
@@ -33,6 +31,7 @@ _UNREADABLE = (
     *(ValueError, TypeError, KeyError, OverflowError),
 )
 _INEXACT_FROM = {32: 2**24, 64: 2**53}  # which floats, by their bits, skip whole numbers
+_PER_SECOND = {"s": 1e0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _WHOLE = re.compile(r"-?[0-9]{1,40}")
 
 
@@ -41,12 +40,14 @@ def read(
     is_text: Callable[[str], bool] = lambda name: False,
     separator: str = AUTO,
     decimal: str = AUTO,
+    may_be_codes: Callable[[str], bool] = lambda name: False,
 ) -> pa.Table:
     """Returns a file's rows, a frame's of pandas, a table's of pyarrow or a dictionary's.
 
     In a text file, columns for whose names `is_text` is true stay as they are written; the cells of
-    others decide whether they are numbers. The `separator` and the `decimal` are as in
-    `from_table`. An index of pandas is no column.
+    others decide whether they are numbers. Whole numbers with zeros in front are text if they
+    `may_be_codes`. The `separator` and the `decimal` are as in `from_table`. An index of pandas is
+    no column.
     """
     name = "`table`"
     values.one_of("decimal", decimal, DECIMALS)
@@ -57,10 +58,16 @@ def read(
         )
     if isinstance(table, str | os.PathLike):
         table = pathlib.Path(values.path("table", table, False)).expanduser()
+    is_text_file = isinstance(table, pathlib.Path) and table.suffix.lower() not in _PARQUET
+    if not is_text_file and (separator, decimal) != (AUTO, AUTO):
+        raise ValueError(
+            "`separator` and `decimal` must be left out for a table that is no CSV file; got "
+            f"{values.shown(separator)} and {values.shown(decimal)}. Leave out both."
+        )
     try:
         if isinstance(table, pathlib.Path):
             name = f"`table` {table}"
-            table = _of_file(table, is_text, separator, decimal)
+            table = _of_file(table, is_text, separator, decimal, may_be_codes)
         elif isinstance(table, Mapping) or _is_of_pandas(table):
             table = _of_columns(table.items())
         elif hasattr(table, "__arrow_c_stream__"):
@@ -118,7 +125,7 @@ def _of_columns(columns):
     return pa.Table.from_arrays(arrays, names)
 
 
-def _of_file(path, is_text, separator, decimal):
+def _of_file(path, is_text, separator, decimal, may_be_codes):
     if not path.is_file():
         there = "is no file" if path.exists() else "does not exist"
         raise prepared.DatasetError(
@@ -139,25 +146,42 @@ def _of_file(path, is_text, separator, decimal):
         separator = max(_SEPARATORS[kind], key=outside_quotes.count)
     names = next(python_csv.reader(io.StringIO(header), delimiter=separator), [])
 
-    def read_with(decimal):
+    def parsed(decimal, only=(), is_text=is_text, quoted=False):
         # Missing values are missing in columns of text too, unless they stand in quotes.
         converted = csv.ConvertOptions(
             column_types={name: pa.string() for name in names if is_text(name)},
             strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
+            quoted_strings_can_be_null=quoted,
             decimal_point=decimal,
+            include_columns=only,
         )
-        parsed = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+        form = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
         try:
-            return csv.read_csv(path, csv.ReadOptions(block_size=_BLOCK_BYTES), parsed, converted)
+            return csv.read_csv(path, csv.ReadOptions(block_size=_BLOCK_BYTES), form, converted)
         except pa.ArrowInvalid as error:
             said = str(error).replace("invalid UTF8 data", "Write the file in UTF-8")
             named = re.sub(r"CSV column #(\d+)", lambda m: repr(names[int(m[1])]), said)
             raise ValueError(named) from error
 
+    def read_with(decimal):
+        table = parsed(decimal)
+        if table.column_names != names:  # Types were given by name.
+            raise ValueError("its first row has quotes or breaks that can be read in two ways")
+        if len({*names}) < len(names):  # It is refused later.
+            return table
+        free = {name: table[name] for name in names if not is_text(name)}
+        # No value in quotes makes text of numbers, and numbers lose the zeros in front of codes.
+        gaps = [name for name, cells in free.items() if _has_empty_text(cells)]
+        whole = [name for name, cells in free.items() if may_be_codes(name) and _are_whole(cells)]
+        others = [(parsed(decimal, gaps, quoted=True), _is_no_text)] if gaps else []
+        others += [(parsed(decimal, whole, lambda name: True), _has_codes)] if whole else []
+        for other, is_better in others:
+            for name, cells in zip(other.column_names, other.columns, strict=True):
+                if is_better(cells):
+                    table = table.set_column(names.index(name), name, cells)
+        return table
+
     table = read_with("." if decimal == AUTO else decimal)
-    if table.column_names != names:  # Types were given by name.
-        raise ValueError("its first row has quotes or breaks that can be read in two ways")
     if decimal == AUTO and any(
         _has_decimal_commas(cells)
         for name, cells in zip(table.column_names, table.columns, strict=True)
@@ -167,11 +191,32 @@ def _of_file(path, is_text, separator, decimal):
     return table
 
 
+def _has_empty_text(cells):
+    empty = pa.array(csv.ConvertOptions().null_values)
+    return cells.type == pa.string() and pc.any(pc.is_in(cells, empty)).as_py()
+
+
+def _is_no_text(cells):
+    return cells.type != pa.string()
+
+
+def _are_whole(cells):
+    """Returns whether cells are whole numbers, which floats are that int64 cannot hold."""
+    if pa.types.is_floating(cells.type):
+        return pc.all(pc.equal(cells, pc.floor(cells))).as_py()
+    return pa.types.is_integer(cells.type)
+
+
+def _has_codes(cells):
+    """Returns whether a text is digits that begin with a zero, as numbers do not."""
+    return pc.any(pc.match_substring_regex(cells, r"^0\d+$")).as_py()
+
+
 def _has_decimal_commas(cells):
     """Returns whether all are numbers, some with a comma that cannot separate thousands."""
     number = r"^\s*[-+]?\d*(,\d+)?([eE][-+]?\d+)?\s*$"
     thousands = r"^\s*[-+]?(\d+|[1-9]\d{0,2},\d{3})\s*$"
-    cells = cells.unique()
+    cells = cells.filter(pc.not_equal(cells, "")).unique()
     are_numbers, may_be_whole = (
         pc.all(pc.match_substring_regex(cells, form)).as_py() for form in (number, thousands)
     )
@@ -192,19 +237,25 @@ def _header(path):
     return re.sub("\r\n?", "\n", head.decode(errors="replace"))
 
 
-def column(table: pa.Table, name: Any, argument: str) -> pa.ChunkedArray:
-    """Returns a column that the user names in an argument: numbers, text or truth values.
-
-    NaN becomes a missing value. Times stay if rows are ordered by them.
-    """
-    if not isinstance(name, str) or not table.schema.get_all_field_indices(name):
-        columns = table.column_names
+def refuse_absent(table: pa.Table, names: Sequence[Any], argument: str) -> None:
+    """Raises ValueError if the user names columns in an argument that a table lacks."""
+    columns = dict.fromkeys(table.column_names)
+    if absent := [name for name in names if not isinstance(name, str) or name not in columns]:
         other = "Say `separator` if the file has another. " if len(columns) == 1 else ""
         raise ValueError(
             f"`{argument}` must name columns of the table, which are "
-            f"{', '.join(map(repr, columns[:20]))}; got {values.shown(name)}. "
-            f"{texts.suggestion(str(name), columns)}{other}Correct `{argument}`."
+            f"{', '.join(map(repr, [*columns][:20]))}; got "
+            f"{', '.join(map(values.shown, absent[:20]))}. "
+            f"{texts.suggestion(str(absent[0]), columns)}{other}Correct `{argument}`."
         )
+
+
+def column(table: pa.Table, name: str, argument: str) -> pa.ChunkedArray:
+    """Returns a column that the user names in an argument: numbers, text or truth values.
+
+    NaN and text without a character become missing values. Dates and times stay if rows are ordered
+    by them, and as features become days since 1970.
+    """
     array = table[name]
     if pa.types.is_dictionary(array.type):
         chunks = [pc.take(_plain(chunk.dictionary), chunk.indices) for chunk in array.chunks]
@@ -215,10 +266,12 @@ def column(table: pa.Table, name: Any, argument: str) -> pa.ChunkedArray:
         array = pa.chunked_array([pa.array(array.to_numpy().astype(np.float32))])
     if pa.types.is_floating(array.type):
         return pc.if_else(pc.is_nan(array), None, array)
-    if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or kind in (pa.string(), pa.bool_()):
+    if kind == pa.string():
+        return pc.if_else(pc.equal(pc.utf8_trim_whitespace(array), ""), None, array)
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or kind == pa.bool_():
         return array
-    if pa.types.is_temporal(kind) and argument == "time":
-        return array
+    if is_time(kind) and argument in ("time", "features"):
+        return array if argument == "time" else _days(array)
     got = "no value in any row" if pa.types.is_null(kind) else str(kind)
     remedy = " Write the file in UTF-8." if pa.types.is_binary(kind) else ""
     raise ValueError(
@@ -227,28 +280,45 @@ def column(table: pa.Table, name: Any, argument: str) -> pa.ChunkedArray:
     )
 
 
+def is_time(kind: pa.DataType) -> bool:
+    """Returns whether values are dates, moments, times of a day or durations."""
+    return pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
+
+
+def _days(array):
+    """Returns dates and times as days, float64."""
+    if pa.types.is_date(array.type):
+        array = array.cast(pa.timestamp("ms"))
+    whole = array.cast(pa.int32()) if pa.types.is_time32(array.type) else array
+    whole = whole.cast(pa.int64()).cast(pa.float64(), safe=False)
+    return pc.divide(whole, 86400 * _PER_SECOND[array.type.unit])
+
+
 def _plain(array):
     is_text = array.type in (pa.large_string(), pa.string_view())
     return array.cast(pa.string()) if is_text else array
 
 
-def refuse_missing(array: pa.ChunkedArray, name: str, remedy: str = "") -> None:
+def refuse_missing(table: pa.Table, remedy: str = "") -> None:
     """Raises ValueError if a column lacks a value."""
-    if array.null_count:
+    lacking = [name for name in table.column_names if table[name].null_count]
+    if lacking:
+        array = table[lacking[0]]
+        more = ", ".join(f"{table[name].null_count} of {name!r:.60}" for name in lacking[1:20])
         raise ValueError(
-            f"the column {name!r} must have a value in every row; {array.null_count} of "
-            f"{len(array)} have none, the first is row {pc.index(array.is_null(), True).as_py()}. "
-            "In a file, an empty cell, or NA and the like without quotes, is no value. "
-            f"Correct these rows, or choose {remedy}`missing='drop'`."
+            f"the column {lacking[0]!r} must have a value in every row; {array.null_count} of "
+            f"{len(array)} have none, the first is row {pc.index(array.is_null(), True).as_py()}"
+            f"{more and f', and so have {more}'}. An empty cell is no value, nor in a file NA and "
+            f"the like without quotes. Correct these rows, or choose {remedy}`missing='drop'`."
         )
 
 
-def numbers(array: pa.ChunkedArray, name: str) -> np.ndarray:
+def numbers(array: pa.ChunkedArray, name: str, remedy: str = "") -> np.ndarray:
     """Returns a column of numbers as [N] float64, NaN where there is none."""
     if array.type == pa.string():
         raise ValueError(
             f"the column {name!r} must be of numbers; got text, such as "
-            f"{values.shown(array.drop_null()[0].as_py())}. Correct the column."
+            f"{values.shown(array.drop_null()[0].as_py())}. {remedy}Correct the column."
         )
     column = array.cast(pa.float64(), safe=False).to_numpy()
     is_huge = np.abs(column) > np.finfo(np.float32).max
@@ -324,27 +394,3 @@ def positions(array: pa.ChunkedArray, among: list[Any]) -> np.ndarray:
     """Returns [N] int32, the position of each value among some; -1 if it is absent."""
     of_all = pa.array(among, array.type)
     return pc.fill_null(pc.index_in(array, value_set=of_all), -1).to_numpy()
-
-
-def of_dataset(name: str, data_dir: str | None, download: bool) -> pa.Table:
-    """Returns the examples of a TFDS dataset, of all splits; the rest are as in `data.load`.
-
-    The columns are those features of an example that are one number or one text.
-    """
-    builder = prepared.builder(name, data_dir, download, is_ours=False)
-    with prepared.reading(name, str(builder.data_dir), "its examples"):
-        features = {n: f for n, f in builder.info.features.items() if f.shape == ()}
-        only = tfds.decode.PartialDecoding(dict.fromkeys(features, True))
-        parts = []
-        for split in builder.info.splits:
-            batches = builder.as_dataset(split=split, batch_size=_BATCH, decoders=only)
-            parts += [pa.table(batch) for batch in tfds.as_numpy(batches)]
-        table = pa.concat_tables(parts)
-        for column, feature in features.items():
-            array = table[column]
-            if pa.types.is_binary(array.type):
-                array = array.cast(pa.string())
-            elif names := getattr(feature, "names", None):  # Of classes they are the categories.
-                array = pa.DictionaryArray.from_arrays(array.combine_chunks(), names)
-            table = table.set_column(table.column_names.index(column), column, array)
-        return table

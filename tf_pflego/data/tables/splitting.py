@@ -38,8 +38,8 @@ def kind_of_test(test: Any) -> tuple[str, Any]:
 def owners(array: pa.ChunkedArray, client: str) -> tuple[np.ndarray, list[str]]:
     """Returns [N] int32, the client of each row, and the clients' names, in ascending order."""
     array = reading.names(array, client)
-    reading.refuse_missing(array, client)
     ids = reading.distinct(array)
+    client_names.checked(ids, len(ids), f"the column {client!r} must be of names; these")
     return reading.positions(array, ids), ids
 
 
@@ -53,7 +53,6 @@ def drawn(
     if time is None:
         ranks = seeds.generator(values.seed(seed), "table/test").random(len(owner))
     else:
-        reading.refuse_missing(time[1], time[0])
         ranks = pc.rank(_moments(time[1], time[0]), tiebreaker="first").to_numpy()
     order = np.lexsort((ranks, owner))
     sizes = np.bincount(owner)
@@ -80,7 +79,6 @@ def _moments(array, name):
 
 def said(array: pa.ChunkedArray, name: str) -> np.ndarray:
     """Returns [N] bool, the test rows by a column that marks them."""
-    reading.refuse_missing(array, name)
     kinds = reading.distinct(array)
     wrong = [kind for kind in kinds if str(kind).lower().removesuffix(".0") not in _OF_TEST]
     if wrong:
@@ -104,10 +102,6 @@ def without_small(
 
     If the test rows are known already, a client needs rows of both kinds.
     """
-    try:
-        client_names.checked(names, len(names))
-    except ValueError as error:
-        raise ValueError(f"the column {client!r} must be of names; {error}") from error
     sizes, needs = np.bincount(owner, minlength=len(names)), f"{min_rows} rows or more"
     is_small = sizes < min_rows
     if is_test is not None:
@@ -131,5 +125,11 @@ def without_small(
     number = np.where(is_small, -1, np.cumsum(~is_small) - 1)
     if small_clients == "drop":
         return number[owner], kept
+    if texts.alike([*kept, OTHERS], cases=True):
+        raise ValueError(
+            f"the column {client!r} must have no client {OTHERS!r} of {min_rows} rows or more, "
+            "since small clients are merged into one of this name; it has one. Rename it, or "
+            "choose `small_clients='drop'`."
+        )
     number = np.where(is_small, len(kept), number)  # They may be too few even together.
     return without_small(number[owner], [*kept, OTHERS], is_test, min_rows, "refuse", client)

@@ -1,16 +1,20 @@
 """The labels of a table's rows, from the columns that a user predicts."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from tf_pflego.core.tasks import CLASSIFICATION
+from tf_pflego.data import checks
 from tf_pflego.data import labels as labels_lib
 from tf_pflego.data.tables import reading
+from tf_pflego.system import log, texts
 
 # More classes than this, of which most rows have one of their own, are ids or quantities.
 _FEW_CLASSES = 50
+_FRACTION = re.compile(r"[-+]?\d*[.,]\d*[1-9]\d*([eE][-+]?\d+)?")
 
 
 def of(
@@ -20,11 +24,12 @@ def of(
 
     The classes are the `known` ones, or else all that occur.
     """
-    for name in labels:
-        reading.refuse_missing(table[name], name)
     if task != CLASSIFICATION:
+        other = "Choose `task='classification'` to predict classes. "
         columns = [
-            labels_lib.checked(task, reading.numbers(table[name], name), f"the column {name!r}")
+            labels_lib.checked(
+                task, reading.numbers(table[name], name, other), f"the column {name!r}"
+            )
             for name in labels
         ]
         return np.concatenate(columns, axis=1), len(labels), tuple(labels)
@@ -40,15 +45,26 @@ def of(
         row = int(np.argmin(positions))
         if positions[row] < 0:
             raise ValueError(
-                f"the column {labels[0]!r} must be of the classes that `preprocessing` has, "
+                f"the column {labels[0]!r} must be of the classes of the earlier table, "
                 f"{', '.join(known[:20])}; row {row} has {column[row].as_py()!r:.60}. Correct the "
                 "row or leave it out, or start again with a table that has the class."
             )
         return positions, len(known), known
     classes = reading.distinct(column)
+    quantities = [name for name in classes if _FRACTION.fullmatch(name)]
+    if 2 * len(quantities) > len(classes):  # Text of a file, which keeps the spelling of classes.
+        raise ValueError(
+            f"the column {labels[0]!r} must be of whole numbers or of text; got numbers such as "
+            f"{quantities[0]}. {remedy}Or predict another column."
+        )
     if len(classes) < 2 or len(classes) > max(_FEW_CLASSES, len(table) / 2):
         raise ValueError(
             f"the column {labels[0]!r} must have two classes or more, and several rows of each; "
             f"got {len(classes)} in {len(table)} rows. {remedy}Or predict another column."
+        )
+    checks.class_names(classes, len(classes), f"the column {labels[0]!r} must be of classes; these")
+    if pair := texts.alike(classes, cases=True):
+        log.warning(
+            "the classes {!r:.60} and {!r:.60} are two by upper and lower case".format(*pair)
         )
     return reading.positions(column, classes), len(classes), tuple(classes)
