@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import TightLayoutEngine
 
@@ -224,10 +225,13 @@ def finish(
     return figure
 
 
-def image_of(figure: Figure, dpi: int = _DPI, format: str = "png") -> bytes:
+def image_of(figure: Figure, dpi: int = _DPI, format: str = "png", creator: str = "") -> bytes:
     """Returns the file of a figure, which is the same for the same figure: no version, no date."""
     left_out = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[format]
-    return _saved(figure, format=format, dpi=dpi, metadata={left_out: None})
+    for dots in figure.findobj(PathCollection):
+        dots.set_urls([None])
+    about = {left_out: None} | ({"Creator": creator} if creator else {})
+    return _saved(figure, format=format, dpi=dpi, metadata=about)
 
 
 def _saved(figure, **options):

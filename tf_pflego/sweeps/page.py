@@ -48,7 +48,7 @@ def write(sweep: StoredSweep, output: pathlib.Path) -> None:
         "of_cells": _settings(groups),
         "data": {},
     }
-    writing.write_page(_TEMPLATE, content, output)
+    writing.write_page(_TEMPLATE, content, [sweep.path], output)
 
 
 def _choices(sweep):
