@@ -80,7 +80,8 @@ def rewrite(directory, change):
 
 
 def page_of(directories, output, **how):
-    """Makes the page of runs, and returns it."""
+    """Makes the page of runs in the place of any other, and returns it."""
+    output.unlink(missing_ok=True)
     return reports.write(directories, output, **how)[0].read_text(encoding="utf-8")
 
 

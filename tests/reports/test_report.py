@@ -238,9 +238,8 @@ def test_damaged_directories_are_refused_in_one_line(harm, parts, runs, tmp_path
     directory = shutil.copytree(runs["fedavg"], tmp_path / "fedavg")
     harm(directory)
     output = tmp_path / "r.html"
-    output.write_text("old")
     refused(capsys, [runs["pflego"], directory, f"--output={output}"], *parts)
-    assert output.read_text() == "old"
+    assert not output.exists()
 
 
 def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):

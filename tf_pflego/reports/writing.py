@@ -119,18 +119,13 @@ def _write_page(runs, reference, output):
     # matplotlib and Jinja2 take a part of a second, which an error need not wait for.
     from tf_pflego.reports import view
 
-    content, dirs = view.page_of(runs, reference), [run.path for run in runs]
-    write_page(_HERE / "page.html.jinja", content, dirs, output)
+    content = view.page_of(runs, reference) | {"mark": mark_of(run.path for run in runs)}
+    write_page(_HERE / "page.html.jinja", content, output)
     return [output]
 
 
-def write_page(
-    template: pathlib.Path,
-    content: Mapping[str, Any],
-    dirs: Iterable[pathlib.Path],
-    output: pathlib.Path,
-) -> None:
-    """Writes a page that needs nothing else, from a template and what it shows of directories.
+def write_page(template: pathlib.Path, content: Mapping[str, Any], output: pathlib.Path) -> None:
+    """Writes a page that needs nothing else, from a template and what it shows.
 
     The template may extend and import others of this folder.
     """
@@ -172,7 +167,6 @@ def write_page(
         content,
         style=style,
         script=script,
-        mark=mark_of(dirs),
         policy="; ".join(f"{key} {source}" for key, source in policy.items()),
     )
     with durable.batch() as files, files.open(output) as stream:

@@ -40,6 +40,7 @@ def write(sweep: StoredSweep, output: pathlib.Path) -> None:
     compared = tables.Comparison(sweep)
     content = {
         "title": sweep.title,
+        "mark": writing.mark_of([sweep.path]),
         "sweep": sweep,
         "compared": compared,
         "tables": [tables.in_front(one) for one in compared.tables],
@@ -48,7 +49,7 @@ def write(sweep: StoredSweep, output: pathlib.Path) -> None:
         "of_cells": _settings(groups),
         "data": {},
     }
-    writing.write_page(_TEMPLATE, content, [sweep.path], output)
+    writing.write_page(_TEMPLATE, content, output)
 
 
 def _choices(sweep):
