@@ -4,12 +4,13 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tqdm
 
 from tf_pflego.core.statistic_names import first_of, significant
+from tf_pflego.runs import decline
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import Columns, worst_rows
 from tf_pflego.simulation.records import (
@@ -96,6 +97,13 @@ def _stream_of_bars() -> Any:
     if kernel is not None and isinstance(sys.stdout, kernel.OutStream):
         return sys.stdout  # A notebook shows what is on standard error on red.
     return log.bars
+
+
+def say_decline(records: Sequence[Mapping[str, Any]]) -> None:
+    """Logs that a run got worse after its best rounds, if it did."""
+    names = dict.fromkeys(name for record in records for name in record)
+    if said := decline.remark({name: [one.get(name) for one in records] for name in names}):
+        log.info(said)
 
 
 def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
