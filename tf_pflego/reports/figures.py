@@ -52,6 +52,7 @@ CROWD = 8
 # So is numbered what is drawn in grey behind the others, since nobody tells more lines apart.
 FADED, MOST_COLORED, OTHERS = -1, 12, "others"
 _LETTERS_PER_INCH = 10
+NAMED = "client "  # So begins the address of a dot, which a page shows and nobody follows.
 
 _SETTINGS: Any = {
     "svg.fonttype": "none",
@@ -244,6 +245,7 @@ def _saved(figure, **options):
 
 
 _NUMBERS = re.compile(r"(-?\d+\.\d)\d+")
+_DOT = re.compile(rf"<a xlink:href=([\"'])({NAMED}.*?)\1[^>]*>(.*?)</a>", re.DOTALL)
 _DRAWN = re.compile(r' (?:d|x|y|transform|width|height|points)="[^"]*"')
 
 
@@ -264,6 +266,7 @@ def svg_of(figure: Figure, key: str, description: str) -> Markup:
     svg = _saved(figure, format="svg", transparent=True).decode()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = _DOT.sub(r"<g><title>\2</title>\3</g>", svg)
     used = set(re.findall(r"#([\w-]+)[\")]", svg))
     svg = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{key}-{m[1]}"' if m[1] in used else "", svg)
     svg = re.sub(r"(href=\"|url\()#([\w-]+)", rf"\1#{key}-\2", svg)

@@ -133,7 +133,8 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
     for way in ("down", "up"):
         rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))
     lines = texts.aligned(rows, "<>>")
-    served_worst = texts.aligned(rows_of_worst, ">>>".rjust(len(rows_of_worst[0]), "<"))
+    sides = ["<" if head in ("served worst", "classes") else ">" for head in rows_of_worst[0]]
+    served_worst = texts.aligned(rows_of_worst, "".join(sides))
     rule = "-" * max(map(len, [*lines, *served_worst]))
     return "\n".join([title, rule, *lines, rule, *served_worst, rule])
 
