@@ -136,8 +136,8 @@ def sample_of_clients(seed: int, num_clients: int, size: int) -> np.ndarray | No
 def label_scales(data: ClientData) -> dict[str, np.ndarray]:
     """Returns [I] `mean` and `deviation` of each client's labels, over all its examples.
 
-    With several outputs, these are the mean and the root of the mean variance. It is empty if labels
-    are no quantities and no counts, or are on other machines.
+    With several outputs, these are the mean and the root of the mean variance. The dictionary is
+    empty if labels are no quantities and no counts, or are on other machines.
     """
     if data.is_elsewhere or data.task not in (REGRESSION, COUNTS):
         return {}
