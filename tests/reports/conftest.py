@@ -35,11 +35,10 @@ def runs(run_of, made_once):
 
 @pytest.fixture(scope="session")
 def page_of_three(runs, made_once):
-    """A page of these runs, which takes the place of another file."""
+    """A page of these runs."""
 
     def fill(path):
         output = path / "report.html"
-        output.write_text("old")
         assert pfl.report(list(runs.values()), output) == [output]
         assert [made.name for made in path.iterdir()] == ["report.html"]
 
@@ -81,7 +80,8 @@ def rewrite(directory, change):
 
 
 def page_of(directories, output, **how):
-    """Makes the page of runs, and returns it."""
+    """Makes the page of runs in the place of any other, and returns it."""
+    output.unlink(missing_ok=True)
     return reports.write(directories, output, **how)[0].read_text(encoding="utf-8")
 
 

@@ -220,13 +220,6 @@ def test_png_figures(tmp_path, capsys):
     assert names == {path.name for path in (tmp_path / "figures").iterdir()}
 
 
-@pytest.mark.parametrize("format, head", [thorough("pdf", b"%PDF"), ("svg", b"<?xml")])
-def test_figures_of_other_formats_have_no_date(format, head, tmp_path):
-    run = large_run(tmp_path / "run", 4)
-    first, again = (reports.write(run, tmp_path / name, format)[0].read_bytes() for name in "ab")
-    assert first == again and first.startswith(head)
-
-
 @pytest.mark.parametrize(
     ("harm", "parts"),
     [
@@ -245,9 +238,8 @@ def test_damaged_directories_are_refused_in_one_line(harm, parts, runs, tmp_path
     directory = shutil.copytree(runs["fedavg"], tmp_path / "fedavg")
     harm(directory)
     output = tmp_path / "r.html"
-    output.write_text("old")
     refused(capsys, [runs["pflego"], directory, f"--output={output}"], *parts)
-    assert output.read_text() == "old"
+    assert not output.exists()
 
 
 def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
@@ -264,6 +256,33 @@ def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
     refused(capsys, [run, output, "--format=gif"], "must be one of html, png, pdf, svg; got 'gif'")
     refused(capsys, [run, output, f"--reference={tmp_path}"], "--reference must be one of the runs")
     assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("format", "head"),
+    [
+        ("html", b"<!DOCTYPE html>"),
+        ("svg", b"<?xml"),
+        thorough("png", b"\x89PNG"),
+        thorough("pdf", b"%PDF"),
+    ],
+)
+def test_only_a_report_of_the_same_runs_is_replaced(format, head, tmp_path, capsys):
+    """Made again, it is the same, and so without a date."""
+    first, second = (large_run(tmp_path / name, 2) for name in ("first", "second"))
+    output = tmp_path / ("r.html" if format == "html" else "figures")
+    flags = f"--output={output}", f"--format={format}"
+    reports.write(first, output, format)
+    made = output if format == "html" else output / f"clients.{format}"
+    whole = made.read_bytes()
+    assert whole.lstrip().startswith(head)
+    reports.write(first, output, format)
+    assert made.read_bytes() == whole
+    refused(capsys, [second, *flags], "--output must be new", "something else")
+    assert made.read_bytes() == whole
+    made.write_text("mine")
+    refused(capsys, [first, *flags], "--output must be new", "or remove it")
+    assert made.read_text() == "mine"
 
 
 def test_texts_are_escaped_and_have_no_control_characters(tmp_path):

@@ -1,15 +1,19 @@
 """A report of runs whose first statistic is better the lower it is."""
 
+import html
 import re
 
 import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.reports.conftest import large_run, page_of, text_of
+from tests.reports.conftest import clients_in, large_run, page_of, text_of
 from tf_pflego import reports
-from tf_pflego.core.statistic_names import significant
+from tf_pflego.core.statistic_names import shown, significant
+from tf_pflego.reports import charts, figures, stored
+from tf_pflego.reports.page_parts import Runs
 from tf_pflego.runs import reader
+from tf_pflego.runs.client_table import worst_rows
 
 
 def test_where_lower_is_better_a_page_says_so(tmp_path, without_pictures):
@@ -40,9 +44,11 @@ def test_predicted_and_true_quantities_are_drawn(tmp_path, request):
     rng, train, test = np.random.default_rng(3), [], []
     for _ in range(103):
         examples, slopes = rng.normal(size=(16, 3)).astype(np.float32), rng.normal(size=(3, 2))
+        scale = rng.choice([1, 10])
         for split, part in ((train, examples[:4]), (test, examples[4:])):
-            split.append((part, 50 + part @ slopes))
-    clients = pfl.from_arrays(train, test, task="regression")
+            split.append((part, scale * (50 + part @ slopes)))
+    names = [f'<b>{k} "a"' for k in range(103)]
+    clients = pfl.from_arrays(train, test, task="regression", client_names=names)
     config = pfl.RunConfig(
         num_rounds=2, clients_per_round=5, engine="in_process", output_dir=str(tmp_path / "run")
     )
@@ -63,11 +69,33 @@ def test_predicted_and_true_quantities_are_drawn(tmp_path, request):
     assert tmp_path / "figures/predicted.svg" in reports.write(
         tmp_path / "run", tmp_path / "figures", format="svg"
     )
-    assert "true, output 1" in (tmp_path / "figures/predicted.svg").read_text()
+    drawn = (tmp_path / "figures/predicted.svg").read_text()
+    assert "true, output 1" in drawn and "client 102" not in drawn  # A paper needs no names.
+    reported = stored.read(tmp_path / "run")
+    dots = charts.predicted(Runs([reported], reported), figures.NARROW)
+    named = re.findall("<title>client (.*?)</title>", figures.svg_of(dots, "f", ""))
+    assert len(named) == 2 * figures.POINTS
+    assert {html.unescape(name) for name in named} <= {names[k] for k in ids}
     request.getfixturevalue("without_pictures")  # Once is enough.
     off = np.median(np.abs(got[:, 2] - got[:, 3]))
     page = page_of(tmp_path / "run", tmp_path / "r.html")
     assert f"pflego: median error {significant(off)}" in text_of(page)
+
+    # An error counts by what the client's own labels are spread, on the page and the terminal.
+    columns = reader.columns(tmp_path / "run/clients.csv")
+    labels = [np.concatenate([clients.train.of(k)[1], clients.test.of(k)[1]]) for k in range(103)]
+    deviations = [np.sqrt(one.astype(float).var(axis=0).mean()) for one in labels]
+    got = [list(map(float, columns[f"label_{what}"])) for what in ("mean", "deviation")]
+    expected = [[one.mean(dtype=float) for one in labels], deviations]
+    np.testing.assert_allclose(got, expected, rtol=1e-4)
+    errors = list(map(float, columns["test_root_mean_squared_error"]))
+    worst = np.argsort([-e / d for e, d in zip(errors, deviations, strict=True)])
+    assert worst[0] != np.argmax(errors)
+    _, _, (head, *rows) = worst_rows(columns, shown("root_mean_squared_error"))
+    assert head[-3:] == ("RMSE", "labels", "relative")
+    assert [row[0] for row in rows] == [f"  client {names[k]}" for k in worst[:5]]
+    assert rows[0][-1] == f"{errors[worst[0]] / deviations[worst[0]]:.2f}"
+    assert [row[0] for row in clients_in(page)["rows"]] == [names[k] for k in worst]
 
     lines = (tmp_path / "run/predictions.csv").read_text().splitlines()
     for damaged in ("client,output,true\n1,0,2\n", "\n".join([*lines, "0,0.5,1,1"])):

@@ -1,9 +1,11 @@
 """Which clients are exported: by their numbers or names, all, or those that are served worst."""
 
+import numpy as np
 import pytest
 
 import tf_pflego as pfl
 from tests.conftest import accuracies_of
+from tf_pflego.core.statistics import KNOWN, Tally
 from tf_pflego.serving.export import chosen_clients
 from tf_pflego.simulation.evaluation import Evaluation
 
@@ -38,6 +40,15 @@ NAMES, NORTH = ["a b", "2", "1"], ["north", "south", "west"]
 def test_clients_are_chosen(names, which, expected):
     """A name that looks like an id comes before the id."""
     assert chosen_clients(which, Chosen(names)) == expected
+
+
+def test_the_worst_of_quantities_have_the_largest_errors_for_the_spread_of_their_labels():
+    error, chosen = "root_mean_squared_error", Chosen()
+    pairs = [([[0.0]] * 2, [0.0, 2 * spread]) for spread in (100, 1, 10)]
+    chosen.data = pfl.from_arrays(pairs, pairs, task="regression")
+    sums = np.column_stack([np.square([50.0, 3, 10]), np.ones(3)])
+    chosen.evaluate = lambda train_loss: Evaluation({"test": {error: Tally(KNOWN[error], sums)}})
+    assert chosen_clients("worst:2", chosen) == [1, 2]
 
 
 @pytest.mark.parametrize(

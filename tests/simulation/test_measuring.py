@@ -1,5 +1,6 @@
 """What all clients predict, and measures of a user's own of it."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -129,7 +130,7 @@ def simulation_fixture(tiny_model, tiny_clients):
         ({3: macro_f1}, "have names that are one word"),
         ({"train_loss": macro_f1}, "have other names than what a run measures already; got train_"),
         ({"personalized": macro_f1}, "have other names than what a run measures already"),
-        ({"my_test_accuracy": macro_f1}, "have other names than what a run measures already"),
+        ({"test_mine": macro_f1}, "have other names than what a run measures already"),
         ({"f1": 3}, "be functions of labels and probabilities; got 3 for f1"),
         ({"f1": lambda y, p: np.nan}, r"f1 must return a finite number for each client; got nan"),
         ({"f1": lambda y, p: "0.5"}, "got '0.5' for client 0. Let it return a number also where"),
@@ -141,6 +142,40 @@ def test_what_is_no_measure_is_refused_and_nothing_changes(metrics, message, sim
     with pytest.raises((ValueError, TypeError), match=message):
         simulation.run(2, metrics=metrics)
     assert simulation.round_number == 0
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        ("client",),
+        ("test_mine",),
+        ("personalized/train_loss",),
+        ("a", "not_a"),
+        ("standard_error",),
+    ],
+)
+def test_a_group_takes_no_name_of_another_number(groups, tiny_model, tiny_clients):
+    members = {name: np.array([True, False, True]) for name in groups}
+    clients = dataclasses.replace(tiny_clients, client_groups=members)
+    message = f"`client_groups` must have other names than .*; got {groups[-1]}. Choose another"
+    with pytest.raises(ValueError, match=message):
+        simulation_of(tiny_model, clients)
+
+
+def test_a_statistic_takes_no_name_of_another_number(tiny_clients):
+    task = task_of("classification", [pfl.Statistic("examples", lambda p, y: tf.zeros(2))])
+    model = pfl.SplitModel(pfl.mlp(tiny_clients.example_shape, seed=3, units=5), 3, task=task)
+    with pytest.raises(
+        ValueError, match=r"`statistics` must have other names than .*; got examples"
+    ):
+        simulation_of(model, tiny_clients)
+
+
+def test_a_measure_takes_no_name_of_a_group(tiny_model, tiny_clients):
+    clients = dataclasses.replace(tiny_clients, client_groups={"old": np.ones(3, bool)})
+    with simulation_of(tiny_model, clients) as simulation:
+        with pytest.raises(ValueError, match=r"`metrics` must have other names than .*; got old"):
+            simulation.evaluate(metrics={"old": macro_f1})
 
 
 @pytest.mark.thorough

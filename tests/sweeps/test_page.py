@@ -79,8 +79,12 @@ def test_a_page_has_all_sections_and_obeys_no_text(directory, tmp_path, capsys):
         assert f">{heading}</h2>" in page
     assert page.count("<h3>personalization=no</h3>") == 3
     text = html.unescape(page)
-    for said in (*sweep.table().notes, *sweep.table().warnings):
+    for said in (*sweep.table().verdicts, *sweep.table().notes, *sweep.table().warnings):
         assert said in text
+    assert re.search(r"<p>(.*?)\.", page)[1] == "<strong>What came out"  # It begins with that.
+    assert sweep.table().verdicts[1].startswith("With personalization=no, ")
+    heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', page)
+    assert heads[:4] == ["method", "test accuracy, %", "difference, points", "chosen"]
     # A method looks the same where another one is missing.
     legends = [re.findall(r"</svg>\s*(.+?) \(2 seeds\)</li>", one) for one in page.split("<h3>")]
     others = ["pflego", "fedavg"]

@@ -142,7 +142,9 @@ def test_it_lists_and_shows_what_there_is_and_redraws_it(swept, tmp_path, sweep_
     assert cells[0].startswith("fedavg  1 run left, about ")
     assert cells[1].startswith("local   2 trials and 3 runs left")
     before = {path.name: path.read_bytes() for path in swept.iterdir() if path.is_file()}
-    assert sweep_again(swept, "--show").stdout == (swept / "tables.md").read_text()
+    (verdict,) = pfl.load_sweep(swept).table().verdicts
+    shown = f"{(swept / 'tables.md').read_text()}\n{verdict}\n"
+    assert sweep_again(swept, "--show").stdout == shown
     drawn = [*swept.glob("tables.*"), *swept.glob("*.png")]
     assert len(drawn) > 3
     for path in drawn:
@@ -166,7 +168,7 @@ def test_a_terminal_has_the_columns_that_fit_it(finished):
         assert max(map(len, tables.brief(outcome, width).splitlines()[1:])) <= max(width, 30)
         assert [row.split()[0] for row in rows] == ["fedavg", "pflego"]
     whole = tables.brief(outcome, 400).splitlines()[2]
-    assert re.split("  +", whole) == outcome.table().tables[0].head
+    assert re.split("  +", whole) == tables.in_front(outcome.table().tables[0]).head
 
 
 def test_of_several_experiments_those_are_run_that_have_cells_which_are_asked_for(tmp_path, capsys):

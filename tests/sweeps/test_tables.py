@@ -145,7 +145,8 @@ def test_a_verdict_says_how_sure_it_is():
     assert remarks.verdict(share, {"a": {0: 90.0}, "b": {0: 88.5}}).endswith(
         "b is next, 1.50 points behind; one seed cannot say how sure it is."
     )
-    assert not remarks.verdict(share, {"a": {0: 90.0}, "b": {}})
+    alone = remarks.verdict(share, {"a": {0: 90.0}, "b": {}})
+    assert alone == "a has a test accuracy of 90.00 %."
 
 
 def test_a_rate_that_nobody_chose_is_named():

@@ -42,6 +42,11 @@ class Shown(NamedTuple):
         """Returns the best of some values."""
         return max(values, key=lambda value: self.sign * value)
 
+    @property
+    def in_units(self) -> bool:
+        """Whether it is an error in the units of the labels, by which clients do not compare."""
+        return self.name in ("root_mean_squared_error", "mean_absolute_error")
+
     def metric(self, of_accuracy: str) -> str:
         """Returns the metric of this statistic, from the name of accuracy's metric."""
         return of_accuracy.replace("accuracy", self.name)
@@ -59,6 +64,12 @@ def significant(value: float, digits: int = 4, sign: str = "") -> str:
         return f"{value:{sign}.{digits}g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:{sign}.{decimals}f}"
+
+
+def over(errors: Iterable[float], deviations: Iterable[float]) -> list[float]:
+    """Returns clients' errors over the deviations of their labels; NaN for a deviation of 0."""
+    pairs = zip(errors, deviations, strict=True)
+    return [error / deviation if deviation else math.nan for error, deviation in pairs]
 
 
 CATALOGUE = {

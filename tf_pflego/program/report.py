@@ -26,7 +26,7 @@ class Options(flags.VerbOptions):
     output: str = setting(
         "",
         "the page, report.html if it is left out; or in another format the directory of figures, "
-        "report if it is left out",
+        "report if it is left out; files that are there are replaced if the same runs made them",
         is_path=True,
     )
     format: str = setting("html", "a page, or figures for a paper", choices=FORMATS)

@@ -283,12 +283,15 @@ def _show_results(options, experiment, place):
 
 
 def _show_tables(outcome, experiment):
-    """Shows the tables; a terminal has the columns that fit it."""
+    """Shows the tables and what came out; a terminal has the columns that fit it."""
     width = terminal.STDOUT.columns()
     if experiment.show is not None:
         text = runner.shown(outcome, experiment).get("tables.md", b"").decode()
+    elif width is None:
+        compared = outcome.table()
+        text = "\n".join([tables.page(outcome, compared), *filter(None, compared.verdicts), ""])
     else:
-        text = tables.page(outcome) if width is None else tables.brief(outcome, width)
+        text = tables.brief(outcome, width)
     terminal.show(text, end="")
 
 

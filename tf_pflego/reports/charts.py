@@ -107,19 +107,22 @@ def distribution(runs: Runs, size: Size) -> Figure | None:
 
 def predicted(runs: Runs, size: Size) -> Figure | None:
     """Returns a figure of predicted against true quantities, a panel for each of three outputs."""
-    compared = [(one, values) for one in runs.series if len((values := predicted_of(one))[0])]
-    outputs = np.unique(np.concatenate([values[0] for _, values in compared] or [[]]))
+    series = [(one, *predicted_of(one)) for one in runs.series]
+    compared = [(one, values, whose) for one, values, whose in series if values.size]
+    outputs = np.unique(np.concatenate([values[0] for _, values, _ in compared] or [[]]))
     if not len(outputs):
         return None
     outputs = outputs[:_MOST_OUTPUTS]
     figure, panels = figures.grid(size, 1, len(outputs), sharey=False)
     for output, axis in zip(outputs, panels.flat, strict=True):
-        of_output = [(one, v[1:, v[0] == output]) for one, v in compared]
-        for one, points in of_output:
-            points = points[:, figures.thinned(points.shape[1], figures.POINTS)]
-            style = figures.styled(one.label, one.number, one.marked, 1) | {"linestyle": ""}
-            axis.plot(*points, **style | {"markersize": 4, "alpha": 0.6})
-        true = np.concatenate([points[0] for _, points in of_output])
+        of_output = [(one, v[1:, v[0] == output], w[v[0] == output]) for one, v, w in compared]
+        for one, points, whose in of_output:
+            chosen = figures.thinned(points.shape[1], figures.POINTS)
+            style = figures.styled(one.label, one.number, one.marked, 1)
+            kept = {name: style[name] for name in ("color", "label", "marker")}
+            names = [f"{figures.NAMED}{name}" for name in whose[chosen]]
+            axis.scatter(*points[:, chosen], s=16, alpha=0.6, urls=names, **kept)
+        true = np.concatenate([points[0] for _, points, _ in of_output])
         axis.plot(*[[true.min(), true.max()]] * 2, color=figures.INK, linewidth=1.2)
         axis.set_xlabel("true" + f", output {output:g}" * (len(outputs) > 1))
     panels[0, 0].set_ylabel("predicted")

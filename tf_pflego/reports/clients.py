@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.core.statistic_names import significant
+from tf_pflego.core.statistic_names import over, significant
 from tf_pflego.reports import charts
 from tf_pflego.reports.metrics import (
     cell,
@@ -32,6 +32,7 @@ from tf_pflego.system.texts import printable, span
 _CLIENTS_SHOWN, _MOST_CLIENTS = 50, 10_000
 _MOST_PARTITIONS = 4
 _MOST_NAMED_CLASSES, _LENGTH_OF_CLASS = 8, 24
+_RELATIVE = " / deviation of labels"  # the end of a column's name
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -71,7 +72,8 @@ def distribution(runs: Runs) -> dict[str, Any]:
 
 def predicted(runs: Runs) -> dict[str, Any] | None:
     """Returns predicted against true quantities or counts; None if no run has any."""
-    compared = [(one, values) for one in runs.series if len((values := predicted_of(one))[0])]
+    series = [(one, predicted_of(one)[0]) for one in runs.series]
+    compared = [(one, values) for one, values in series if values.size]
     if not compared:
         return None
     off = [np.median(np.abs(true - predicted)) for _, (_, true, predicted) in compared]
@@ -198,7 +200,7 @@ def table(runs: Runs) -> dict[str, Any] | None:
     several = len(groups) > 1
     about = ["partition"] * several + ["client", "training examples", "test examples"]
     about += ["classes"] * runs.first.is_share  # Quantities have none.
-    values = _values(runs, [run for group in groups for run in group if run.clients is not None])
+    values = _values(runs, groups)
     are_named = any(run.holdings is not None and run.holdings.names for run in runs.all)
     rows: list[list] = []
     total = 0
@@ -206,7 +208,13 @@ def table(runs: Runs) -> dict[str, Any] | None:
         letter = [_letter(number)] * several
         keys, abouts = _about_clients(group, are_named)
         total += len(keys)
-        for key, row in itertools.islice(zip(keys, abouts, strict=True), _MOST_CLIENTS - len(rows)):
+        pairs: Iterable[tuple[Any, Any]] = zip(keys, abouts, strict=True)
+        ranks = [one for name, run, one in values if name.endswith(_RELATIVE) and run in group]
+        if ranks:  # Those whose labels are all the same come last.
+            pairs = sorted(
+                pairs, key=lambda pair: -np.nan_to_num(ranks[0].get(pair[0], -1), nan=-1)
+            )
+        for key, row in itertools.islice(pairs, _MOST_CLIENTS - len(rows)):
             cells = [
                 tidy(by_key.get(key, np.nan)) if run in group else None for _, run, by_key in values
             ]
@@ -217,6 +225,7 @@ def table(runs: Runs) -> dict[str, Any] | None:
     return {
         "partitions": {_letter(number): runs.names(group) for number, group in enumerate(groups)},
         "total": total,
+        "are_ranked": any(name.endswith(_RELATIVE) for name in columns),
         "filters": {k: name for k, name in enumerate(columns) if name not in texts},
         "table": Table("Clients", columns, shown, "clients-table"),
         "data": {
@@ -229,17 +238,29 @@ def table(runs: Runs) -> dict[str, Any] | None:
     }
 
 
-def _values(runs, ended):
-    """Returns the columns of values and gains: name, run and {key of a client: value}."""
+def _values(runs, groups):
+    """Returns the columns of labels, values and gains: name, run and {key of a client: value}."""
     columns, first = [], runs.first
+    ended = [run for group in groups for run in group if run.clients is not None]
+
+    def add(name, run, values):
+        columns.append((name, run, dict(zip(run.client_keys.tolist(), values, strict=True))))
+
+    for group in groups:
+        for run in [run for run in group if "label_mean" in (run.clients or ())][:1]:
+            for what in ("mean", "deviation"):
+                about = f"{runs.name(run)}: " * (len(groups) > 1)
+                add(f"{about}{what} of labels", run, run.clients[f"label_{what}"])
     what = first.title + ", %" * first.is_share
     for run in ended:
         for column, values in run.clients.items():
             model, _, tested = column.rpartition("/")
             if tested == f"test_{first.name}":
                 name = f"{runs.name(run)}{', ' * bool(model)}{model}: {what}"
-                by_key = dict(zip(run.client_keys.tolist(), first.scale * values, strict=True))
-                columns.append((name, run, by_key))
+                add(name, run, first.scale * values)
+                if first.in_units and not model and "label_deviation" in run.clients:
+                    errors = over(values, run.clients["label_deviation"])
+                    add(f"{runs.name(run)}: {first.title}{_RELATIVE}", run, errors)
     for run in ended:
         other = partner_of(run, runs.base)
         if other is not None and run not in runs.base.runs:

@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import TightLayoutEngine
 
@@ -51,6 +52,7 @@ CROWD = 8
 # So is numbered what is drawn in grey behind the others, since nobody tells more lines apart.
 FADED, MOST_COLORED, OTHERS = -1, 12, "others"
 _LETTERS_PER_INCH = 10
+NAMED = "client "  # So begins the address of a dot, which a page shows and nobody follows.
 
 _SETTINGS: Any = {
     "svg.fonttype": "none",
@@ -224,10 +226,13 @@ def finish(
     return figure
 
 
-def image_of(figure: Figure, dpi: int = _DPI, format: str = "png") -> bytes:
+def image_of(figure: Figure, dpi: int = _DPI, format: str = "png", creator: str = "") -> bytes:
     """Returns the file of a figure, which is the same for the same figure: no version, no date."""
     left_out = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[format]
-    return _saved(figure, format=format, dpi=dpi, metadata={left_out: None})
+    for dots in figure.findobj(PathCollection):
+        dots.set_urls([None])
+    about = {left_out: None} | ({"Creator": creator} if creator else {})
+    return _saved(figure, format=format, dpi=dpi, metadata=about)
 
 
 def _saved(figure, **options):
@@ -240,6 +245,7 @@ def _saved(figure, **options):
 
 
 _NUMBERS = re.compile(r"(-?\d+\.\d)\d+")
+_DOT = re.compile(rf"<a xlink:href=([\"'])({NAMED}.*?)\1[^>]*>(.*?)</a>", re.DOTALL)
 _DRAWN = re.compile(r' (?:d|x|y|transform|width|height|points)="[^"]*"')
 
 
@@ -260,6 +266,7 @@ def svg_of(figure: Figure, key: str, description: str) -> Markup:
     svg = _saved(figure, format="svg", transparent=True).decode()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = _DOT.sub(r"<g><title>\2</title>\3</g>", svg)
     used = set(re.findall(r"#([\w-]+)[\")]", svg))
     svg = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{key}-{m[1]}"' if m[1] in used else "", svg)
     svg = re.sub(r"(href=\"|url\()#([\w-]+)", rf"\1#{key}-\2", svg)

@@ -219,14 +219,22 @@ def tested(columns: Mapping[str, np.ndarray] | None, first: Shown) -> np.ndarray
     return (columns or {}).get(f"test_{first.name}", np.zeros(0))
 
 
-def predicted_of(one: Series) -> np.ndarray:
-    """Returns [3, m], the outputs, true and predicted quantities of its runs, where finite."""
-    columns = [run.predictions for run in one.runs if run.predictions]
+def predicted_of(one: Series) -> tuple[np.ndarray, np.ndarray]:
+    """Returns [3, m], the outputs, true and predicted quantities of its runs, where finite.
+
+    Beside them are [m] the names of the clients that have them.
+    """
+    runs = [(run.holdings, run.predictions) for run in one.runs if run.predictions]
     names = ("output", "true", "predicted")
     values = np.array(
-        [np.concatenate([np.zeros(0), *(c[name] for c in columns)]) for name in names]
+        [np.concatenate([np.zeros(0), *(c[name] for _, c in runs)]) for name in names]
     )
-    return values[:, np.isfinite(values).all(axis=0)]
+    whose: list[str] = []
+    for holdings, columns in runs:
+        known = dict(enumerate((holdings and holdings.names) or ()))
+        whose += [known.get(client, f"{client:.0f}") for client in columns["client"]]
+    finite = np.isfinite(values).all(axis=0)
+    return values[:, finite], np.array(whose, object)[finite]
 
 
 def new_client_curves(series: Series, first: Shown) -> list[np.ndarray]:

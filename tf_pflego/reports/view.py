@@ -14,6 +14,7 @@ from tf_pflego.reports import charts, clients, figures, metrics, series
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, tidy
 from tf_pflego.reports.page_parts import NOT_REACHED, Runs, Table
 from tf_pflego.reports.stored import ReportedRun
+from tf_pflego.runs.decline import remark
 from tf_pflego.simulation.records import EPSILON, EPSILON_UNAMPLIFIED, PRIVACY, PRIVACY_DRAWN
 
 _MOST_METHODS_IN_TITLE = 6
@@ -118,6 +119,7 @@ def _overview(runs):
         "validation": of_validation if validated else None,
         "table": Table("The runs in the order in which they were given", list(rows[0]), cells),
         "samples": _samples(runs),
+        "declines": [(runs.name(run), said) for run in runs.all if (said := remark(run.rounds))],
     }
 
 

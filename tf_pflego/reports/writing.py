@@ -6,14 +6,16 @@ put into the file. Without scripts there are the first figures, all tables and t
 """
 
 import base64
+import contextlib
 import hashlib
+import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tf_pflego.reports import metrics
 from tf_pflego.reports.stored import read
-from tf_pflego.system import durable, texts, values
+from tf_pflego.system import durable, limited_files, texts, values
 
 FORMATS = ("html", "png", "pdf", "svg")
 _PAGE_SUFFIXES = (".html", ".htm")
@@ -31,7 +33,7 @@ def write(
     Args:
       dirs: The directory of a run, or of several.
       output: The page, a file that ends in .html; in another format the directory of figures. A
-        file that is there is replaced when the new one is whole.
+        report of the same runs that is there is replaced when the new one is whole.
       format: html, png, pdf or svg.
       reference: The run, one of `dirs`, that the clients of the others are compared with; the
         default is the first that has ended.
@@ -41,7 +43,8 @@ def write(
 
     Raises:
       RunError: A directory is not a run's, or a file in it is damaged.
-      ValueError: The output cannot be one, or the reference is not among the runs.
+      ValueError: The output cannot be one, or is there and no report of these runs, or the
+        reference is not among the runs.
       OSError: The output cannot be written.
     """
     one_or_more = [dirs] if isinstance(dirs, (str, pathlib.Path)) else list(dirs)
@@ -49,7 +52,7 @@ def write(
     output = pathlib.Path(values.path("output", output)).expanduser()
     if not paths:
         raise ValueError("there must be at least one run; got none. Name the directory of a run.")
-    check_output(output, format)
+    check_output(output, paths, format)
     places = [path.resolve() for path in paths]
     for number, place in enumerate(places):
         if place in places[:number]:
@@ -71,8 +74,26 @@ def write(
     return _write_figures(runs, base, output, format)
 
 
-def check_output(output: pathlib.Path, format: str = "html") -> None:
-    """Raises ValueError if a report of this format cannot be written there."""
+def mark_of(dirs: Iterable[pathlib.Path]) -> str:
+    """Returns the creator's name in a report, which is another one for other directories."""
+    places = sorted(os.fsencode(path.resolve()) for path in dirs)
+    return f"tf-pflego report {hashlib.sha256(bytes(1).join(places)).hexdigest()[:32]}"
+
+
+def _refuse_others(path, mark):
+    """Raises ValueError if a file is there that is no report with this mark."""
+    if os.path.lexists(path):
+        with contextlib.suppress(OSError, limited_files.DamagedFileError):
+            if mark.encode() in limited_files.content(path):
+                return
+        raise ValueError(
+            f"`output` must be new, or a report of the same directories; {path} is something else. "
+            "Choose another `output`, or remove it."
+        )
+
+
+def check_output(output: pathlib.Path, dirs: Iterable[pathlib.Path], format: str = "html") -> None:
+    """Raises ValueError if a report of this format on these directories cannot be written there."""
     values.one_of("format", format, FORMATS)
     if not output.parent.is_dir():
         raise ValueError(
@@ -90,13 +111,16 @@ def check_output(output: pathlib.Path, format: str = "html") -> None:
             f"`output` must be a directory with `format={format!r}`; {output} is a file. Choose "
             "another `output`."
         )
+    if format == "html":
+        _refuse_others(output, mark_of(dirs))
 
 
 def _write_page(runs, reference, output):
     # matplotlib and Jinja2 take a part of a second, which an error need not wait for.
     from tf_pflego.reports import view
 
-    write_page(_HERE / "page.html.jinja", view.page_of(runs, reference), output)
+    content = view.page_of(runs, reference) | {"mark": mark_of(run.path for run in runs)}
+    write_page(_HERE / "page.html.jinja", content, output)
     return [output]
 
 
@@ -176,9 +200,12 @@ def _write_figures(runs, reference, output, format):
             "at least one run must have something to draw; none has an evaluated round yet. Wait "
             "for the first."
         )
+    paths, mark = [output / f"{name}.{format}" for name in drawn], mark_of(run.path for run in runs)
+    for path in paths:
+        _refuse_others(path, mark)
     output.mkdir(exist_ok=True)
     with durable.batch() as files:
-        for name, figure in drawn.items():
-            with files.open(output / f"{name}.{format}") as stream:
-                stream.write(figures.image_of(figure, format=format))
-    return [output / f"{name}.{format}" for name in drawn]
+        for path, figure in zip(paths, drawn.values(), strict=True):
+            with files.open(path) as stream:
+                stream.write(figures.image_of(figure, format=format, creator=mark))
+    return paths

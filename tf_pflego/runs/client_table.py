@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.core.statistic_names import Shown
+from tf_pflego.core.statistic_names import Shown, over, significant
 from tf_pflego.core.statistics import ratio
 from tf_pflego.core.tasks import COUNTS, REGRESSION
 from tf_pflego.data.clients import ClientData
-from tf_pflego.simulation.evaluation import Evaluation
+from tf_pflego.simulation.evaluation import Evaluation, label_scales
 from tf_pflego.simulation.records import worst_tenth
 from tf_pflego.simulation.simulation import Simulation
 
@@ -26,8 +26,9 @@ Columns = Mapping[str, Sequence[Any]]
 def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> Columns:
     """Returns the columns of clients.csv, one row per client that was tested.
 
-    The column `name` has the clients' names, if there are any. For each group of clients a column
-    is 1 for its members and else 0. Evaluations without a loss give no column of losses.
+    The column `name` has the clients' names, if there are any, and `label_mean` and
+    `label_deviation` are of quantities and counts. For each group of clients a column is 1 for its
+    members and else 0. Evaluations without a loss give no column of losses.
     """
     first = next(iter(evaluations.values()))
     tested = np.arange(data.num_clients) if first.clients is None else first.clients
@@ -42,6 +43,8 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
         "num_classes": [len(labels) for labels in classes],
         "classes": [" ".join(map(str, labels)) for labels in classes],
     }
+    for name, scale in label_scales(data).items():
+        columns[f"label_{name}"] = [f"{value:.6g}" for value in scale[tested]]
     for name, members in data.groups_of(tested).items():
         columns[name] = members.astype(int)
     for position, (name, evaluation) in enumerate(evaluations.items()):
@@ -111,22 +114,31 @@ def worst_rows(columns: Columns, first: Shown) -> tuple[float, int, list[tuple[s
 
     These are the mean of the worst tenth of the clients, their number, and, below a head, a row for
     each of the worst five, the worst first: name, classes if there are any, numbers of training and
-    test examples, and value. Clients for which the statistic is not defined are left out.
+    test examples, and value. An error in units has the mean and the deviation of the client's
+    labels beside it, and its ratio to this deviation, which is largest for the worst. Clients for
+    which the statistic is not defined are left out.
     """
     measured = [float(value) for value in columns[f"test_{first.name}"]]
     known = [row for row, value in enumerate(measured) if not math.isnan(value)]
     order = sorted(known, key=lambda row: first.sign * measured[row])
     tenth = order[: worst_tenth(len(order))]
+    is_relative = first.in_units and "label_deviation" in columns
+    ranks = over(measured, map(float, columns["label_deviation"])) if is_relative else measured
+    ranked = sorted(known, key=lambda row: (math.isnan(ranks[row]), first.sign * ranks[row]))
     mean = statistics.mean(measured[row] for row in tenth) if tenth else math.nan
     # Any other number says that the labels are no classes; of clients elsewhere they are unknown.
     has_classes = first.is_share and any(columns["classes"])
     head = "served worst", *["classes"] * has_classes, "train", "test", first.title
-    rows: list[tuple[str, ...]] = [head]
-    for row in order[:_SHOWN]:
+    rows: list[tuple[str, ...]] = [head + ("labels", "relative") * is_relative]
+    for row in ranked[:_SHOWN]:
         classes = [columns["classes"][row]] * has_classes
         if len("".join(classes)) > _MOST_CLASSES_WIDTH:
             classes = [f"{columns['num_classes'][row]} classes"]
         sizes = (str(columns[f"{split}_examples"][row]) for split in ("train", "test"))
         name = f"  client {columns.get('name', columns['client'])[row]}"
-        rows.append((name, *classes, *sizes, first.written(measured[row])))
+        cells = [first.written(measured[row])]
+        if is_relative:
+            scale = (float(columns[f"label_{what}"][row]) for what in ("mean", "deviation"))
+            cells += [" ± ".join(significant(one, 3) for one in scale), f"{ranks[row]:.2f}"]
+        rows.append((name, *classes, *sizes, *cells))
     return mean, len(tenth), rows

@@ -4,12 +4,13 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tqdm
 
 from tf_pflego.core.statistic_names import first_of, significant
+from tf_pflego.runs import decline
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import Columns, worst_rows
 from tf_pflego.simulation.records import (
@@ -98,6 +99,13 @@ def _stream_of_bars() -> Any:
     return log.bars
 
 
+def say_decline(records: Sequence[Mapping[str, Any]]) -> None:
+    """Logs that a run got worse after its best rounds, if it did."""
+    names = dict.fromkeys(name for record in records for name in record)
+    if said := decline.remark({name: [one.get(name) for one in records] for name in names}):
+        log.info(said)
+
+
 def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
     """Returns the table that a run ends with, in at most 60 columns.
 
@@ -125,7 +133,8 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
     for way in ("down", "up"):
         rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))
     lines = texts.aligned(rows, "<>>")
-    served_worst = texts.aligned(rows_of_worst, ">>>".rjust(len(rows_of_worst[0]), "<"))
+    sides = ["<" if head in ("served worst", "classes") else ">" for head in rows_of_worst[0]]
+    served_worst = texts.aligned(rows_of_worst, "".join(sides))
     rule = "-" * max(map(len, [*lines, *served_worst]))
     return "\n".join([title, rule, *lines, rule, *served_worst, rule])
 

@@ -24,7 +24,7 @@ from tf_pflego.runs import (
 from tf_pflego.runs import callbacks as callbacks_lib
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import client_columns, predicted_columns
-from tf_pflego.runs.progress import Progress
+from tf_pflego.runs.progress import Progress, say_decline
 from tf_pflego.runs.run_directory import TENSORBOARD, RunDirectory
 from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving.new_clients import NewClients
@@ -264,6 +264,7 @@ class _Run:
             if ends_early:  # Its last rounds may not have been evaluated.
                 records = [*records[:-1], metrics_of(evaluations) | records[-1]]
             summary = summarize(records) | summary_of_new
+            say_decline(records)
             if directory is not None:
                 predicted = self._despite_losses(lambda: predicted_columns(self.simulation))
                 directory.finish(summary, evaluations, predicted, self.simulation, of_new, clients)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core.statistic_names import over
 from tf_pflego.core.tasks import flat
 from tf_pflego.data import client_names
 from tf_pflego.data.tables import raw_columns
@@ -32,6 +33,7 @@ from tf_pflego.simulation.client_models import (
     served_client,
     served_name,
 )
+from tf_pflego.simulation.evaluation import label_scales
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, leftovers, log, texts, values
 
@@ -152,7 +154,8 @@ def served_clients(
 
 def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> list[int]:
     """Returns the ids of the chosen clients, given as for `export_clients`."""
-    names, count = simulation.data.client_names, simulation.data.num_clients
+    data = simulation.data
+    names, count = data.client_names, data.num_clients
 
     def refusal(got, hint=""):
         return ValueError(
@@ -176,9 +179,10 @@ def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> 
             if not (number.isascii() and number.isdecimal() and int(number)):
                 raise refusal(repr(which))
             first = simulation.evaluate(train_loss=False).first
-            from_the_worst = np.argsort(
-                first.statistic.shown.sign * first.of_clients(), kind="stable"
-            )
+            shown, ranks, scales = first.statistic.shown, first.of_clients(), label_scales(data)
+            if shown.in_units and scales:
+                ranks = np.array(over(ranks, scales["deviation"]))
+            from_the_worst = np.argsort(shown.sign * ranks, kind="stable")
             return from_the_worst[: int(number)].tolist()
         which = [id_or_name(text.strip()) for text in which.split(",")]
     chosen: list[int] = []

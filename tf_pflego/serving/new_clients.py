@@ -51,7 +51,7 @@ class ShotResult(NamedTuple):
     draws: int  # how many times they were drawn
     before: float  # mean test accuracy, or other statistic, of the clients before they learn on
     mean: float  # mean over draws of the clients' mean afterwards
-    deviation: float  # its standard deviation over the draws; 0 with one
+    deviation: float | None  # its standard deviation over the draws; None with one
 
 
 class NewClients:
@@ -159,7 +159,8 @@ class NewClients:
                 np.nanmean([self._after(c, count, draw, seed) for c in range(len(self._start))])
                 for draw in range(1 if count == ALL else draws)
             ]
-            mean, deviation = float(np.mean(means)), float(np.std(means, ddof=len(means) > 1))
+            mean = float(np.mean(means))
+            deviation = float(np.std(means, ddof=1)) if len(means) > 1 else None
             results.append(ShotResult(count, len(means), before, mean, deviation))
         return results
 

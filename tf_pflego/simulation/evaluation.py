@@ -15,7 +15,8 @@ import numpy as np
 
 from tf_pflego.core import seeds, statistic_names
 from tf_pflego.core.statistics import Tallies, Tally, ratio
-from tf_pflego.core.tasks import Task
+from tf_pflego.core.tasks import COUNTS, REGRESSION, Task
+from tf_pflego.data.clients import ClientData
 from tf_pflego.simulation.records import (
     BOOKKEEPING,
     CLIENTS_ABSENT,
@@ -23,6 +24,8 @@ from tf_pflego.simulation.records import (
     LAST_ROUNDS,
     STANDARD_ERROR,
 )
+
+_ROUNDED = 1e-12  # The mean of equal labels may differ from them by less than this part.
 
 
 class Evaluation(NamedTuple):
@@ -128,6 +131,29 @@ def sample_of_clients(seed: int, num_clients: int, size: int) -> np.ndarray | No
         )
     drawn = seeds.generator(seed, "evaluated clients").choice(num_clients, size, replace=False)
     return np.sort(drawn)
+
+
+def label_scales(data: ClientData) -> dict[str, np.ndarray]:
+    """Returns [I] `mean` and `deviation` of each client's labels, over all its examples.
+
+    With several outputs, these are the mean and the root of the mean variance. The dictionary is
+    empty if labels are no quantities and no counts, or are on other machines.
+    """
+    if data.is_elsewhere or data.task not in (REGRESSION, COUNTS):
+        return {}
+    splits, ids = data.splits.values(), np.arange(data.num_clients)
+    owners = np.concatenate([np.repeat(ids, one.sizes) for one in splits])
+    labels = np.concatenate([one.labels for one in splits]).astype(np.float64)
+    counts = np.bincount(owners)
+
+    def means(columns):
+        return np.stack([np.bincount(owners, column) / counts for column in columns.T], axis=1)
+
+    mean = means(labels)  # Then no client's digits are lost beside another's.
+    deviation = np.sqrt(means(np.square(labels - mean[owners])).mean(axis=1))
+    mean = mean.mean(axis=1)
+    deviation[deviation <= _ROUNDED * np.abs(mean)] = 0.0
+    return {"mean": mean, "deviation": deviation}
 
 
 def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:

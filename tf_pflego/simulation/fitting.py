@@ -10,6 +10,7 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.features import FeatureData
+from tf_pflego.simulation.measuring import refuse_taken_names
 from tf_pflego.system import log, values
 
 # Floats as large as this in the first examples, and none below 0, are pixels up to 255.
@@ -37,6 +38,7 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
             "algorithm for `model.with_class_mask()`."
         )
     refuse_unfit_examples(algorithm.model, data)
+    refuse_taken_names(algorithm, data)
 
 
 def refuse_unfit_examples(model: Any, data: ClientData) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.statistic_names import of_metric
 from tf_pflego.data.clients import ClientData
-from tf_pflego.simulation.records import METRIC_NAMES
+from tf_pflego.simulation.records import CLIENT_COLUMNS, METRIC_NAMES, STANDARD_ERROR
 from tf_pflego.system import values
 
 # By name, (labels [n] int32, probabilities [n, K] float32) -> a number, of one client.
@@ -19,20 +20,46 @@ Metrics = Mapping[str, Callable[[np.ndarray, np.ndarray], float]]
 def check(metrics: Metrics, algorithm: Algorithm, data: ClientData) -> None:
     """Refuses metrics whose names or functions a run cannot take."""
     values.instance("metrics", metrics, Mapping, "Give `{'name': function}`.")
-    reserved = METRIC_NAMES | set(algorithm.served) | set(data.client_groups)
-    statistics = [statistic.name for statistic in algorithm.model.task.statistics]
-    measured = tuple(f"{on}_{name}" for on in ("test", "validation") for name in statistics)
     for name, function in metrics.items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
             must = "have names that are one word of letters, digits and _"
-        elif name in reserved or name.endswith(measured):
-            must = "have other names than what a run measures already"
         elif not callable(function):
             must = "be functions of labels and probabilities"
             name = f"{function!r} for {name}"
         else:
             continue
         raise ValueError(f"`metrics` must {must}; got {name!s:.80}. Correct `metrics`.")
+    refuse_taken_names(algorithm, data, metrics)
+
+
+def refuse_taken_names(algorithm: Algorithm, data: ClientData, metrics: Iterable[str] = ()) -> None:
+    """Raises ValueError if a statistic, a group or a measure has the name of another number.
+
+    These are the columns of clients.csv, and the beginnings and ends of metrics' names.
+    """
+    models = list(algorithm.served)
+    taken = CLIENT_COLUMNS | {f"{name}/" for name in (*METRIC_NAMES, *models)}
+    taken |= {f"{model}/train_loss" for model in models}
+    taken |= {f"client_mean/{end}" for end in (STANDARD_ERROR, "last10", "best")}
+    named = [
+        ("statistics", one.name, [f"test_{one.name}"]) for one in algorithm.model.task.statistics
+    ]
+    for name in map(str, data.client_groups):
+        ends = [f"client_mean/{name}", f"client_mean/not_{name}"]
+        named.append(("client_groups", name, [name, *ends]))
+    for name in metrics:
+        named.append(
+            ("metrics", name, [name, f"{name}/", *(f"{model}/{name}" for model in models)])
+        )
+    for argument, name, numbers in named:
+        # A report would take a column such as test_mine for a statistic.
+        misleads = argument != "statistics" and of_metric(name).name
+        if misleads or not taken.isdisjoint(numbers):
+            raise ValueError(
+                f"`{argument}` must have other names than what a run measures already; got "
+                f"{name:.80}. Choose another name."
+            )
+        taken.update(numbers)
 
 
 def measured(

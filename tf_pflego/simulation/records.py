@@ -32,14 +32,17 @@ PRIVACY = {
 }
 PRIVACY_DRAWN = (EPSILON, *list(PRIVACY)[-3:])  # The table of a report has the others.
 
-# Names that a user's own metric may not have, besides the statistics: the first parts of names that
-# a run's metrics and summary have, and the columns of clients.csv.
+# The columns of clients.csv, and the first parts of names that a run's metrics and summary have,
+# without the user's own statistics, groups and measures.
+CLIENT_COLUMNS = {
+    *("client", "name", "num_classes", "classes", "train_loss"),
+    *("train_examples", "test_examples", "validation_examples", "label_mean", "label_deviation"),
+}
 METRIC_NAMES = {
     *BOOKKEEPING,
     *PRIVACY,
-    *(CLIENTS_LEFT_OUT, CLIENTS_ABSENT, "train_loss"),
-    *("new_clients", "seconds_per_round", "client", "name", "num_classes", "classes"),
-    *("train_examples", "test_examples", "validation_examples"),
+    *CLIENT_COLUMNS,
+    *(CLIENTS_LEFT_OUT, CLIENTS_ABSENT, "new_clients", "seconds_per_round"),
 }
 
 # The end of the name of the standard error of a metric, which is estimated from a sample.

@@ -37,10 +37,13 @@ def write(sweep: StoredSweep, output: pathlib.Path) -> None:
             },
         ),
     }
+    compared = tables.Comparison(sweep)
     content = {
         "title": sweep.title,
+        "mark": writing.mark_of([sweep.path]),
         "sweep": sweep,
-        "compared": tables.Comparison(sweep),
+        "compared": compared,
+        "tables": [tables.in_front(one) for one in compared.tables],
         "sections": {key: section for key, section in sections.items() if section[1]},
         "first": sweep.first_of(sweep.cells),
         "of_cells": _settings(groups),

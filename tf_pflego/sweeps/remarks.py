@@ -22,21 +22,24 @@ def verdict(first: Shown, tests: Mapping[str, Mapping[int, float]]) -> str:
     The next best is compared with it seed by seed, as in the tables. A lead of less than two
     standard errors is called none.
     """
-    means = {
-        method: statistics.mean(of_seeds.values())
-        for method, of_seeds in tests.items()
-        if of_seeds and all(map(math.isfinite, of_seeds.values()))
-    }
-    if len(means) < 2:
-        return ""
-    best, other = sorted(means, key=lambda method: -first.sign * means[method])[:2]
-    seeds = sorted(tests[best].keys() & tests[other].keys())
-    leads = [first.sign * (tests[best][seed] - tests[other][seed]) for seed in seeds]
     unit = " %" * first.is_share
 
     def written(number):
         return f"{number:.2f}" if first.is_share else significant(number, 3)
 
+    means = {
+        method: statistics.mean(of_seeds.values())
+        for method, of_seeds in tests.items()
+        if of_seeds and all(map(math.isfinite, of_seeds.values()))
+    }
+    if not means:
+        return ""
+    best, *others = sorted(means, key=lambda method: -first.sign * means[method])
+    if not others:
+        return f"{best} has a test {first.title} of {written(means[best])}{unit}."
+    other = others[0]
+    seeds = sorted(tests[best].keys() & tests[other].keys())
+    leads = [first.sign * (tests[best][seed] - tests[other][seed]) for seed in seeds]
     sentence = f"{best} has the best test {first.title}, {written(means[best])}{unit}"
     if len(leads) < 2:
         behind = written(abs(means[best] - means[other])) + " points" * first.is_share

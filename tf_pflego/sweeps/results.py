@@ -52,20 +52,20 @@ class Sweep(StoredSweep):
         """Writes a page about the sweep: tables, what was chosen, curves, clients and settings.
 
         Args:
-          output: The page, a file that ends in .html. A file that is there is replaced when the new
-            one is whole.
+          output: The page, a file that ends in .html. A page about the same sweep that is there is
+            replaced when the new one is whole.
 
         Returns:
           The file.
 
         Raises:
-          ValueError: The output cannot be one.
+          ValueError: The output cannot be one, or is there and no page about this sweep.
           OSError: The output cannot be written.
         """
         from tf_pflego.sweeps import page  # matplotlib takes a part of a second.
 
         place = pathlib.Path(values.path("output", output)).expanduser()
-        writing.check_output(place)
+        writing.check_output(place, [self.path])
         page.write(self, place)
         return place
 

@@ -49,7 +49,10 @@ class Comparison:
         groups = [group for group in everything if group[2]]
         self.rows: list[dict[str, Any]] = [row for _, _, rows, _ in groups for row in rows]
         self.tables = [_table(name, first, rows, reference) for name, first, rows, _ in groups]
-        self.verdicts = [remarks.verdict(first, served) for _, first, _, served in groups]
+        verdicts = [(name, remarks.verdict(first, served)) for name, first, _, served in groups]
+        self.verdicts = [
+            f"With {name}, {said}" if name and said else said for name, said in verdicts
+        ]
         self.notes = _notes(sweep, firsts, {head for table in self.tables for head in table.head})
         self.warnings = remarks.warnings(sweep)
 
@@ -236,7 +239,7 @@ def _columns(first: Shown) -> dict[str, tuple[Callable[[dict[str, Any]], str], s
     }
 
 
-# How the heads of those columns begin that a narrow terminal shows first.
+# How the heads of those columns begin that a narrow terminal and a page show first.
 _FIRST = "method", "test ", "difference", "chosen"
 
 
@@ -249,6 +252,15 @@ def _table(condition, first, rows, reference):
         caption += f", compared with {reference}"
     lines = zip(*columns.values(), strict=True)
     return Table(caption, list(columns), [[text or UNKNOWN for text in line] for line in lines])
+
+
+def in_front(table: Table) -> Table:
+    """Returns a table whose first columns are those that say most."""
+    starts = [next((s for s in _FIRST if head.startswith(s)), "") for head in table.head]
+    first = [starts.index(start) for start in _FIRST if start in starts]
+    order = [*first, *(k for k in range(len(starts)) if k not in first)]
+    head, *rows = ([line[k] for k in order] for line in (table.head, *table.rows))
+    return table._replace(head=head, rows=rows)
 
 
 def _notes(sweep, firsts, heads):
@@ -291,16 +303,15 @@ def page(sweep: StoredSweep, compared: Comparison | None = None) -> str:
 def brief(sweep: StoredSweep, width: int) -> str:
     """Returns the tables with the columns that fit a line, and what comes out and is lacking."""
     parts, compared = [], Comparison(sweep)
-    for table, verdict in zip(compared.tables, compared.verdicts, strict=True):
+    for table, verdict in zip(map(in_front, compared.tables), compared.verdicts, strict=True):
         sides, shown = ["<>"[right] for right in _are_numeric(table)], list[int]()
-        heads = [head for start in _FIRST for head in table.head if head.startswith(start)]
-        for head in (*heads, *table.head):
-            places = sorted({*shown, *(k for k, name in enumerate(table.head) if name == head)})
+        for number in range(len(table.head)):
+            places = [*shown, number]
             lines = texts.aligned(
                 [[line[k] for k in places] for line in (table.head, *table.rows)],
                 "".join(sides[k] for k in places),
             )
-            if head == _FIRST[0] or max(map(len, lines)) <= width:
+            if not shown or max(map(len, lines)) <= width:
                 shown, fitting = places, lines
         said = textwrap.wrap(verdict, width)
         parts.append("\n".join([table.caption, "", *fitting, "", *said, ""]))
