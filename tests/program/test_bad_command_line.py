@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.program.bad_command_lines import IGNORED, OF_TABLE, ROWS, WITH_DATA, WITH_TABLE
+from tests.program.bad_command_lines import OF_TABLE, ROWS, WITH_DATA, WITH_TABLE
 from tests.starts import ROOT, in_this_process
 from tf_pflego.program import command_line
 from tf_pflego.runs import config, training
@@ -92,17 +92,10 @@ def test_what_does_not_fit_a_table_is_one_line(arguments, said, remedy, files, c
     assert_refused(arguments, (said, remedy), files, capsys, lines)
 
 
-@pytest.mark.parametrize(("arguments", "said"), IGNORED, ids=name_of)
-def test_what_has_no_effect_is_said(arguments, said, files, capsys):
-    end = ["--dataset=mnist", "--data_dir={tmp}/none"]
-    assert_refused([*end, *arguments], (f"{said}; it is ignored",), files, capsys, lines=2)
-
-
-def test_all_flags_of_ray_have_no_effect_on_another_engine(files, capsys):
-    arguments = ["--ray_address=auto", "--cpus_per_shard=2", "--gpus_per_shard=1"]
-    said = [f"{flag.split('=')[0]} has no effect without --engine=ray" for flag in arguments]
-    end = ["--dataset=mnist", "--data_dir={tmp}/none", "--engine=in_process"]
-    assert_refused([*end, *arguments], said, files, capsys, lines=4)
+def test_a_flag_of_another_method_is_said(files, capsys):
+    arguments = ["--server_mixing=0.5", "--dataset=mnist", "--data_dir={tmp}/none"]
+    said = ("pflego has no --server_mixing; it is ignored",)
+    assert_refused(arguments, said, files, capsys, lines=2)
 
 
 @pytest.mark.parametrize("engine", ["tff", pytest.param("ray", marks=pytest.mark.lines("tff"))])

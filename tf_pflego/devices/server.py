@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +32,7 @@ def define(
     """
     names = device_settings.names_of(run_config)
     if clients_like is None:
-        clients_like = build.load_clients(dataclasses.replace(run_config, engine="in_process"))
+        clients_like = build.load_clients(run_config.but(engine="in_process"))
     return Definition.of(run_config, hyper_parameters, clients_like, names, name)
 
 
@@ -70,7 +69,7 @@ def serve(
         run_config.client_weights == "examples",
         run_config.round_deadline,
         run_config.min_reports,
-        run_config.clients_per_round,
+        definition.participation.clients_per_round,
         run_config.spare_clients,
         # The oldest checkpoint that stays is of at most so many rounds ago.
         max(1, run_config.checkpoint_every * (KEPT + 1)),

@@ -118,7 +118,7 @@ def _seen_inside(stored, method) -> list[str]:
     """Returns what is not as claimed in a few rounds of the same run with another secret."""
     config = stored.run_config
     clients = stored.clients.part(0, stored.clients.num_clients - config.new_clients)
-    config = dataclasses.replace(config, engine="in_process", new_clients=0, eval_clients=0)
+    config = config.but(engine="in_process", new_clients=0, eval_clients=0)
     inside = []
 
     def build(model, settings):
@@ -146,10 +146,11 @@ def _with_canaries(stored: StoredRun, options: Options, method: methods.Method) 
     while everybody.num_clients < num_all:  # Canaries have copies of the clients' data.
         left = num_all - everybody.num_clients
         everybody = everybody.joined_by(clients.part(0, min(left, clients.num_clients)))
-    config = dataclasses.replace(
-        config,
+    config = config.but(
         engine="in_process",
-        clients_per_round=round(config.clients_per_round * num_all / clients.num_clients),
+        clients_per_round=round(
+            config.most_per_round(clients.num_clients) * num_all / clients.num_clients
+        ),
         new_clients=0,
         eval_clients=0,
     )

@@ -10,7 +10,7 @@ from tf_pflego.core.settings import Role, names_with
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages, terminal
 from tf_pflego.program.run_options import refuse_own, start_tensorflow
-from tf_pflego.runs import methods, reader, stored_run, table_settings, training
+from tf_pflego.runs import config, methods, reader, stored_run, table_settings, training
 from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
 from tf_pflego.simulation.records import method_title
@@ -45,7 +45,7 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
     what = f"{method_title(run_config.algorithm)} on {run_config.dataset} ({run_config.engine})"
     training.refuse_early(run_config, **hyper_parameters)
     start_tensorflow(plain=f", then {what}, {run_config.num_rounds} rounds")
-    engines.prepare_process(run_config.clients_per_round)
+    engines.prepare_process(run_config.most_per_round())
     started = time.monotonic()
     with temporary.own_directory():
         clients: dict[str, Sequence[Any]] = {}
@@ -111,8 +111,12 @@ def _started_from(flag_values):
             f"`table` must be given, since the run in {place} is on a table, and its directory "
             "does not decide which file is read; got none. Name the table."
         )
-    # Somebody else's directory says nothing of this machine.
-    return _without(stored.configuration, reader.places(), flag_values)
+    # Somebody else's directory says nothing of this machine, and of other clients others take part.
+    left, about = reader.places(), stored.configuration
+    everybody = stored.partition.num_clients - (about.get("new_clients") or 0)
+    if about.get("clients_per_round") == min(config.CLIENTS_PER_ROUND, everybody):
+        left |= {"clients_per_round"}
+    return _without(about, left, flag_values)
 
 
 def _refuse_unnamed(stored, flag_values):

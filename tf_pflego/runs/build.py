@@ -102,7 +102,7 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
             return settings
     if clients.validation is not None:  # It was not drawn as the run would.
         settings["validation_fraction"] = None
-    return {
+    settings = {
         **dict.fromkeys(names_with(Role.DEALING, config.RunConfig)),
         **settings,
         "partition": OWN_CLIENTS,
@@ -112,6 +112,13 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
         "client_weights": config.UNIFORM if clients.uniform_weights else "examples",
         "task": clients.task,
     }
+    for name, value in settings.items():
+        if getattr(run_config, name) not in (getattr(config.RunConfig, name), value):
+            raise ValueError(
+                f"`{name}` must be left out where `clients` are given that were not made with it; "
+                f"got {getattr(run_config, name)}. Leave it out, or give it where they are made."
+            )
+    return settings
 
 
 class ModelFacts(NamedTuple):
@@ -144,7 +151,18 @@ class ModelFacts(NamedTuple):
             clients.class_mask,
             int(clients.train.sizes.max()),
         )
-        wanted = clients.task == tasks.REGRESSION and run_config.standardize_labels
+        is_regression = clients.task == tasks.REGRESSION
+        not_read = {
+            "huber_delta": run_config.huber_delta and not (is_regression and model is None),
+            "standardize_labels": not (run_config.standardize_labels or is_regression),
+        }
+        for name, is_set in not_read.items():
+            if is_set:
+                raise ValueError(
+                    f"`{name}` must be left out unless the run's own network learns quantities; "
+                    f"got {getattr(run_config, name)} for {clients.task}. Leave it out."
+                )
+        wanted = is_regression and run_config.standardize_labels
         if not wanted or (model is not None and model.task.mean):
             return facts
         if aggregation_settings.is_private(run_config):
