@@ -108,6 +108,7 @@ ROWS = [
     (["--flagfile=/dev/zero"], "got '/dev/zero' (is no regular file)", "Correct the path"),
     (["--flagfile={tmp}/zero"], "got '{tmp}/zero' (it is no text)", "Correct the path"),
     (["--flagfile={tmp}/wide0"], "(it is one of more than 100 files; include fewer)", "Correct"),
+    (["--flagfile={tmp}/open"], "(in line 2 a quote is not closed, or nothing follows", "the file"),
     (["--flagfile={tmp}/unknown"], "got --nonsense", "Correct it or leave"),
     (["--flagfile={tmp}/marked"], "got --nonsense", "Correct it or leave"),
     (["--flagfile={tmp}/words"], "got 'hello there'", "Write flags as --name=value"),

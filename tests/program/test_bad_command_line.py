@@ -30,6 +30,7 @@ def files(tmp_path_factory):
         "value": "--num_rounds=x\n",
         "lost": "--flagfile={tmp}/none\n",
         "zero": "--output_dir=a\0b\n",
+        "open": "--quiet  # it's no quote\n--output_dir='a\n",
         "marked": "\ufeff--nonsense=3\n",
         # Each includes the next one twice: 2^40 files in all.
         **{f"wide{k}": 2 * f"--flagfile={{tmp}}/wide{k + 1}\n" for k in range(40)},
@@ -76,6 +77,15 @@ def test_a_bad_command_line_is_one_line(arguments, said, remedy, files, capsys, 
     if "mnist" not in str(arguments):
         monkeypatch.setattr(training.data, "load", load)
     assert_refused(arguments, (said, remedy), files, capsys)
+
+
+def test_a_flag_file_is_read_as_a_shell_reads_words(tmp_path):
+    path = tmp_path / "own.flags"
+    text = """\ufeff--output_dir="r 1"  # first\r\n  // no flag\r\n# nor --this \\\r
+--split='column:a "b' \\\r\n  --label_column=a\\ b#c  \n--table=a\\\nb\n"""
+    path.write_bytes(text.encode())
+    words = ["--output_dir=r 1", '--split=column:a "b', "--label_column=a b#c", "--table=ab"]
+    assert command_line.expanded([f"--flagfile={path}", "last"]) == [*words, "last"]
 
 
 @pytest.mark.parametrize(("arguments", "said", "remedy"), WITH_DATA, ids=name_of)

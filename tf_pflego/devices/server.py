@@ -9,7 +9,7 @@ from typing import Any
 from tf_pflego import data
 from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.server_links import DeviceOptions, Links
-from tf_pflego.runs import build, config, device_settings, training
+from tf_pflego.runs import build, config, device_settings, settings_read, training
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.simulation.checkpoint import KEPT
 from tf_pflego.system import log
@@ -32,7 +32,7 @@ def define(
     """
     names = device_settings.names_of(run_config)
     if clients_like is None:
-        clients_like = build.load_clients(run_config.but(engine="in_process"))
+        clients_like = build.load_clients(settings_read.changed(run_config, engine="in_process"))
     return Definition.of(run_config, hyper_parameters, clients_like, names, name)
 
 

@@ -28,6 +28,7 @@ from tf_pflego.runs import (
     table_settings,
 )
 from tf_pflego.runs.reader import OWN_CLIENTS
+from tf_pflego.runs.settings_read import refuse_others, refuse_unread_of
 from tf_pflego.simulation.frozen_features import with_frozen_features
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
@@ -112,12 +113,7 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
         "client_weights": config.UNIFORM if clients.uniform_weights else "examples",
         "task": clients.task,
     }
-    for name, value in settings.items():
-        if getattr(run_config, name) not in (getattr(config.RunConfig, name), value):
-            raise ValueError(
-                f"`{name}` must be left out where `clients` are given that were not made with it; "
-                f"got {getattr(run_config, name)}. Leave it out, or give it where they are made."
-            )
+    refuse_others(run_config, settings)
     return settings
 
 
@@ -151,18 +147,8 @@ class ModelFacts(NamedTuple):
             clients.class_mask,
             int(clients.train.sizes.max()),
         )
-        is_regression = clients.task == tasks.REGRESSION
-        not_read = {
-            "huber_delta": run_config.huber_delta and not (is_regression and model is None),
-            "standardize_labels": not (run_config.standardize_labels or is_regression),
-        }
-        for name, is_set in not_read.items():
-            if is_set:
-                raise ValueError(
-                    f"`{name}` must be left out unless the run's own network learns quantities; "
-                    f"got {getattr(run_config, name)} for {clients.task}. Leave it out."
-                )
-        wanted = is_regression and run_config.standardize_labels
+        refuse_unread_of(run_config, clients.task, model is not None)
+        wanted = clients.task == tasks.REGRESSION and run_config.standardize_labels
         if not wanted or (model is not None and model.task.mean):
             return facts
         if aggregation_settings.is_private(run_config):

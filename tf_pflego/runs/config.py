@@ -10,7 +10,7 @@ from typing import Any
 from tf_pflego import algorithms
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
-from tf_pflego.core.settings import Role, check, refuse_unread, setting, unread
+from tf_pflego.core.settings import Role, check, refuse_unread, setting
 from tf_pflego.data import clients
 from tf_pflego.data.datasets import catalogue
 from tf_pflego.data.partitions import disagreement
@@ -356,10 +356,6 @@ class RunConfig(
         """Returns the value of a setting; the dataset's default if it is "auto" or 0."""
         return chosen(vars(self), name)
 
-    def but(self, **changes: Any) -> "RunConfig":
-        """Returns it with changes, and with its default for what is not read any more."""
-        return RunConfig(**read_of(vars(self) | changes))
-
     def _check_cluster(self):
         from tf_pflego.ray import options
 
@@ -382,13 +378,8 @@ class RunConfig(
         if self.participation == "range":
             least, most = self.clients_per_round_range.split(",")
             bounds = int(least), int(most)
-        return Participation(
-            num_clients,
-            self.most_per_round(num_clients),
-            self.participation,
-            bounds,
-            self.dropout_rate,
-        )
+        drawn = num_clients, self.most_per_round(num_clients), self.participation
+        return Participation(*drawn, bounds, self.dropout_rate)
 
     def most_per_round(self, num_clients: float = math.inf) -> int:
         """Returns r for `num_clients` clients."""
@@ -401,20 +392,6 @@ def chosen(settings: Mapping[str, Any], name: str) -> Any:
     is_table = settings["client_column"] or settings["dataset"] not in catalogue.KNOWN
     known = catalogue.OF_TABLES if is_table else catalogue.KNOWN[settings["dataset"]]
     return getattr(known, name, value) if value in ("auto", 0) else value
-
-
-def read_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a run's settings and hyper-parameters, with its default for what the run reads not.
-
-    Versions before this one let it be set, and stored it.
-    """
-    fields = dataclasses.fields(RunConfig)
-    if settings.get("algorithm") in algorithms.REGISTRY:
-        fields += dataclasses.fields(algorithms.REGISTRY[settings["algorithm"]][0])
-    defaults = {field.name: field.default for field in fields}
-    known = defaults | {name: value for name, value in settings.items() if value is not None}
-    left = [name for name, _ in unread(fields, functools.partial(chosen, known))]
-    return {**settings, **{name: defaults[name] for name in left}}
 
 
 # The parts as help shows them, whose first lines are "Title, as in EXAMPLE.".

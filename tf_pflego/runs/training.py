@@ -26,6 +26,7 @@ from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import client_columns, predicted_columns
 from tf_pflego.runs.progress import Progress
 from tf_pflego.runs.run_directory import TENSORBOARD, RunDirectory
+from tf_pflego.runs.settings_read import known_count
 from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving.new_clients import NewClients
 from tf_pflego.simulation import engine_choice, feature_files
@@ -141,7 +142,7 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
 
 def refuse_few_clients(run_config: config.RunConfig) -> None:
     """Raises ValueError if a run on a dataset asks for more of its clients than there are."""
-    if (count := _known_count(run_config)) > 0:
+    if (count := known_count(run_config)) > 0:
         run_config.participation_of(count)
         sample_of_clients(run_config.seed, count, run_config.eval_clients)
         if run_config.engine == "ray":
@@ -150,24 +151,17 @@ def refuse_few_clients(run_config: config.RunConfig) -> None:
             options.refuse_empty_shards(run_config.num_shards, count)
 
 
-def _known_count(run_config):
-    """Returns how many clients of its dataset a run trains; 0 if these are groups of the data."""
-    if run_config.chosen("partition") == "groups":
-        return 0
-    return run_config.chosen("num_clients") - run_config.new_clients
-
-
 def _configuration(run_config, method, hyper_parameters, clients=None, model=None):
     """Returns the configuration in a run's directory."""
     configuration = dataclasses.asdict(run_config) | {"algorithm": method.name}
     if method.is_own:
         configuration[methods.SOURCE] = method.checksum()
     configuration |= dict(sorted(hyper_parameters.items()))
-    count = _known_count(run_config)
     if clients is not None:
         configuration |= build.recorded_clients(run_config, clients)
-        count = clients.num_clients - run_config.new_clients
-    if count > 0:  # Else the directory has it from the clients.
+    if (
+        count := known_count(run_config, clients)
+    ) > 0:  # Else the directory has it from the clients.
         configuration["clients_per_round"] = run_config.most_per_round(count)
     if model is not None:
         configuration["network"] = OWN_NETWORK
