@@ -159,9 +159,7 @@ def _configuration(run_config, method, hyper_parameters, clients=None, model=Non
     configuration |= dict(sorted(hyper_parameters.items()))
     if clients is not None:
         configuration |= build.recorded_clients(run_config, clients)
-    if (
-        count := known_count(run_config, clients)
-    ) > 0:  # Else the directory has it from the clients.
+    if (count := known_count(run_config, clients)) > 0:  # Else it follows from the clients.
         configuration["clients_per_round"] = run_config.most_per_round(count)
     if model is not None:
         configuration["network"] = OWN_NETWORK
