@@ -31,7 +31,7 @@ def another(field, plain):
 
 
 def learnt(name, model, settings):
-    """Returns all states after two rounds of two clients, and their predictions, without a graph."""
+    """Returns all states after two rounds of two clients and their predictions."""
     method = algorithms.build(name, model, **settings)
     rng = np.random.default_rng(5)
     clients = [
