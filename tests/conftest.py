@@ -34,6 +34,7 @@ from markupsafe import Markup, escape
 from tests.oracles import network
 from tf_pflego import algorithms, data, models
 from tf_pflego.core import tasks
+from tf_pflego.core.settings import unread
 from tf_pflego.core.statistics import KNOWN, Tally
 from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.partitions.partition import starts
@@ -163,11 +164,19 @@ def build_method(name, model, **settings):
     Outside of a run, a method whose server's rate falls has to be told over how many rounds. They
     are so many here that tests stay in those before the fall.
     """
-    if "schedule_rounds" in {
-        field.name for field in dataclasses.fields(algorithms.check(name, {}))
-    }:
-        settings = {"schedule_rounds": 1000} | settings
+    settings = {"schedule_rounds": 1000} | settings
+    if "schedule_rounds" not in read_by(name, settings):
+        del settings["schedule_rounds"]
     return built(name, model, **settings)
+
+
+def read_by(name, settings):
+    """Returns those settings that a method has and reads beside the others, for other methods."""
+    fields = dataclasses.fields(algorithms.method_of(name).settings)
+    values = {field.name: field.default for field in fields} | settings
+    others = dict(unread(fields, values.__getitem__))
+    known = {field.name for field in fields} - others.keys()
+    return {key: value for key, value in settings.items() if key in known}
 
 
 # How many outputs the tasks have that are not classification.

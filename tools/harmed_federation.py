@@ -50,7 +50,7 @@ class HarmedFederation:
         self._clients: dict = {}
         self.run, self.starts = directory / "run", 0
         self._sockets.mkdir(mode=0o700, parents=True)
-        config = RunConfig(**settings, client_names=",".join(NAMES))
+        config = RunConfig(**settings, engine="devices", client_names=",".join(NAMES))
         server.define(config).save(directory / "definition.json")
         whole = build.load_clients(dataclasses.replace(config, label_space="global"))
         for number, name in enumerate(NAMES):

@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from tests.comparison import assert_near
-from tests.conftest import FEATURES, INPUTS, build_method, make_clients
+from tests.conftest import FEATURES, INPUTS, build_method, make_clients, read_by
 from tests.oracles import averaging, batches, network
-from tf_pflego import algorithms, models
+from tf_pflego import models
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -28,8 +28,7 @@ DROPPED = {"batch_size": 4, "drop_last_batch": True}
 
 def algorithm_of(name, model, **config):
     """Returns the method with what it knows of LOCAL, and what `config` has instead."""
-    known = {field.name for field in dataclasses.fields(algorithms.REGISTRY[name][0])}
-    local = {key: value for key, value in LOCAL.items() if key in known}
+    local = {key: LOCAL[key] for key in read_by(name, LOCAL | config).keys() & LOCAL.keys()}
     return build_method(name, model, **local | config)
 
 

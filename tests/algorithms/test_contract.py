@@ -17,7 +17,7 @@ from tests.algorithms.everything import build_everything
 from tests.algorithms.mini_batches import algorithm_of
 from tests.algorithms.test_identities import Chosen
 from tests.comparison import assert_identical
-from tests.conftest import build_method, make_clients
+from tests.conftest import build_method, make_clients, read_by
 from tests.methods import each_of, named_in, thorough
 from tf_pflego import algorithms
 from tf_pflego.core.algorithm import num_bytes
@@ -36,8 +36,7 @@ SEED = 2
 def build(name, model):
     if name in TOYS:
         return TOYS[name](model)
-    fields = {field.name for field in dataclasses.fields(algorithms.REGISTRY[name][0])}
-    return build_method(name, model, **{key: LENGTHS[key] for key in fields & LENGTHS.keys()})
+    return build_method(name, model, **read_by(name, LENGTHS))
 
 
 def simulation_of(algorithm, clients, seed=SEED, participation=None):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import read_by
 from tf_pflego.core.algorithm import Client
 from tf_pflego.core.local_training import (
     FULL_BATCH,
@@ -86,7 +87,8 @@ def test_a_last_batch_that_is_not_full_is_dropped_unless_it_is_the_only_one():
     ],
 )
 def test_a_method_knows_how_many_steps_a_client_takes(settings, steps):
-    config = StepsOrMiniBatches(local_epochs=2, local_steps=5, **settings)
+    lengths = read_by("fedavg", {"local_epochs": 2, "local_steps": 5} | settings)
+    config = StepsOrMiniBatches(**lengths)
     step = lambda count, batch: count + 1  # noqa: E731
     assert int(config.over_batches(step, tf.constant(0), client_of())) == steps
     assert int(config.num_steps(client_of())) == steps

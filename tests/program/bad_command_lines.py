@@ -24,6 +24,38 @@ def out_of_range(field):
         yield "nothing", f"must be one of {', '.join(field.metadata['taken'])}; got", "Correct"
 
 
+def unlike(field):
+    """A flag that gives a setting another value than its default."""
+    if kind_of(field) is bool:
+        return f"--{field.name}"
+    if field.metadata["choices"]:
+        return f"--{field.name}={field.metadata['choices'][-1]}"
+    if field.metadata["words"]:
+        return f"--{field.name}=0.5"
+    if kind_of(field) is str:
+        return f"--{field.name}=x"
+    return (
+        f"--{field.name}={field.default + 1 if kind_of(field) is int else field.default / 2 or 1}"
+    )
+
+
+def unread(field):
+    """Yields what is said of a setting that nothing reads beside the defaults of the others."""
+    for needed in field.metadata["read_with"]:
+        others = {name: SETTINGS[name][0] for name in needed}
+        if (
+            not any(
+                other.default in (needed[name] or ())
+                or (name, other.default) == ("partition", "auto")
+                for name, other in others.items()
+            )
+            and "engine" not in needed
+        ):
+            name = next(iter(needed))
+            yield f"--{name} is {' or '.join(map(str, needed[name] or ()))}"
+
+
+CLUSTER = ["--engine=ray", "--ray_address=auto"]
 OF_TABLE = ["--table={tmp}/pupils.csv", "--client_column=school", "--label_column=passed"]
 
 ROWS = [
@@ -76,6 +108,7 @@ ROWS = [
     (["--flagfile=/dev/zero"], "got '/dev/zero' (is no regular file)", "Correct the path"),
     (["--flagfile={tmp}/zero"], "got '{tmp}/zero' (it is no text)", "Correct the path"),
     (["--flagfile={tmp}/wide0"], "(it is one of more than 100 files; include fewer)", "Correct"),
+    (["--flagfile={tmp}/open"], "(in line 2 a quote is not closed, or nothing follows", "the file"),
     (["--flagfile={tmp}/unknown"], "got --nonsense", "Correct it or leave"),
     (["--flagfile={tmp}/marked"], "got --nonsense", "Correct it or leave"),
     (["--flagfile={tmp}/words"], "got 'hello there'", "Write flags as --name=value"),
@@ -114,8 +147,8 @@ ROWS = [
      "got '10.0.0.1'", "e.g. --ray_address=10.0.0.1:6379"),
     (["--engine=ray", "--ray_address=head:70000"], "auto or empty; got 'head:70000'", "Write it"),
     (["--engine=ray", "--ray_address=ray://head:1"], "or empty; got 'ray://head:1'", "Write it"),
-    (["--engine=ray", "--cpus_per_shard=1.5"], "a whole number, or a part", "Correct --cpus_per"),
-    (["--engine=ray", "--gpus_per_shard=0.00001"], "0.0001 on; got 1e-05", "Correct --gpus_per"),
+    ([*CLUSTER, "--cpus_per_shard=1.5"], "a whole number, or a part", "Correct --cpus_per"),
+    ([*CLUSTER, "--gpus_per_shard=0.00001"], "0.0001 on; got 1e-05", "Correct --gpus_per"),
     (["--compression=quantized:17"], "--compression must be at most 16; got 17", "Lower --compr"),
     (["--attack=noise:some"], "--attack must be a finite number; got 'some'", "Correct --attack"),
     (["--robust_sum=median:0.1"], "--robust_sum must be one of median; got 'median:0.1'", "Did"),
@@ -128,9 +161,27 @@ ROWS = [
     ([*OF_TABLE, "--permuted_clients=0.5"], "--permuted_clients must be left out with", "Leave it"),
     ([*OF_TABLE, "--task=ranking"], "--task must be one of classification, ", "Correct --task"),
     (["--dataset=movielens"], "--dataset must be one of digits, ", "Correct --dataset"),
+    # What nothing reads; on the command line a default that is given is refused too.
+    *(
+        ([f"--algorithm={method}", unlike(field)], f"--{field.name} must be left out unless {said}",
+         "since nothing reads it; got ")
+        for field, method in SETTINGS.values()
+        for said in unread(field)
+    ),
+    (["--personalization=high", "--classes_per_client=3"], "--personalization must be left out "
+     "unless --classes_per_client is 0", "got high. Leave it out, or correct --classes_per"),
+    (["--dp_mechanism=gaussian"], "--dp_mechanism must be left out unless --dp_epsilon is above 0 "
+     "or --dp_noise_multiplier is above 0", "got gaussian. Leave it out, or correct --dp_epsilon"),
+    (["--partition=dirichlet", "--personalization=no"], "unless --partition is round_robin", "out"),
+    (["--partition=dirichlet", "--classes_per_client=3"], "unless --partition is round_r", "Leave"),
+    (["--omniglot_splits=train"], "unless --dataset is omniglot", "or correct --dataset"),
+    (["--clients_per_round_range=3,4"], "unless --participation is range", "correct --particip"),
+    (["--split=last"], "--split must be left out unless --client_column is given", "Leave it out"),
+    (["--engine=in_process", "--ray_address=auto"], "unless --engine is ray", "Leave it out"),
+    (["--algorithm=pflego_shared_head", "--correction=none", "--penalty_growth=1"],
+     "unless --correction is learnt", "Leave it out, or correct --correction"),
+    (["--head_solver=newton", "--client_learning_rate=0.1"], "unless --head_solver is gd", "Leave"),
     # What contradicts itself.
-    (["--personalization=high", "--classes_per_client=3"], "--personalization must not be given "
-     "with --classes_per_client", "got high and 3. Leave one of them out"),
     (["--participation=range"], "--clients_per_round_range must be two whole numbers", "Set e.g."),
     (["--participation=range", "--clients_per_round_range=4"], "two whole numbers, least,most; "
      "got '4'", "Set e.g. --clients_per_round_range=4,28"),
@@ -177,43 +228,4 @@ WITH_TABLE = [
     (["--table={tmp}/fifo.csv"], "--table must be a file of rows; {tmp}/fifo.csv is no file",
      "Correct the path"),
     (["--missing=mean", "--clients_per_round=3"], "must be in [1, num_clients=2]; got 3", "Lower"),
-]  # fmt: skip
-
-ROUND_ROBIN = ("partition", ("round_robin",))
-
-
-def unlike(field):
-    """A flag that gives a setting another value than its default."""
-    if kind_of(field) is bool:
-        return f"--{field.name}"
-    if field.metadata["choices"]:
-        return f"--{field.name}={field.metadata['choices'][-1]}"
-    number = field.default + 1 if kind_of(field) is int else field.default / 2 or 1
-    return f"--{field.name}={number}"
-
-
-def unread(field):
-    """What is said of a setting that another one lets nobody read."""
-    other, values = field.metadata["read_with"]
-    value = f"={' or '.join(values)}" if values else ""
-    return f"--{field.name} has no effect without --{other}{value}"
-
-
-# Flags that are given and not read; another flag then ends the program.
-IGNORED = [
-    *(
-        ([unlike(field)], unread(field))
-        for field, method in SETTINGS.values()
-        if method == "pflego" and (field.metadata["read_with"] or ROUND_ROBIN) != ROUND_ROBIN
-        if kind_of(field) is not str or field.metadata["choices"]
-    ),
-    (["--partition=dirichlet", "--personalization=no"], "--personalization has no effect without "
-     "--partition=round_robin"),
-    (["--partition=dirichlet", "--classes_per_client=3"], "without --partition=round_robin"),
-    (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
-    (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
-    (["--split=last"], "--split has no effect without --client_column"),
-    (["--ray_address=auto"], "--ray_address has no effect without --engine=ray"),
-    (["--gpus_per_shard=1"], "--gpus_per_shard has no effect without --ray_address"),
-    (["--server_mixing=0.5"], "pflego has no --server_mixing"),
 ]  # fmt: skip

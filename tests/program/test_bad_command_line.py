@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.program.bad_command_lines import IGNORED, OF_TABLE, ROWS, WITH_DATA, WITH_TABLE
+from tests.program.bad_command_lines import OF_TABLE, ROWS, WITH_DATA, WITH_TABLE
 from tests.starts import ROOT, in_this_process
 from tf_pflego.program import command_line
 from tf_pflego.runs import config, training
@@ -30,6 +30,7 @@ def files(tmp_path_factory):
         "value": "--num_rounds=x\n",
         "lost": "--flagfile={tmp}/none\n",
         "zero": "--output_dir=a\0b\n",
+        "open": "--quiet  # it's no quote\n--output_dir='a\n",
         "marked": "\ufeff--nonsense=3\n",
         # Each includes the next one twice: 2^40 files in all.
         **{f"wide{k}": 2 * f"--flagfile={{tmp}}/wide{k + 1}\n" for k in range(40)},
@@ -78,6 +79,15 @@ def test_a_bad_command_line_is_one_line(arguments, said, remedy, files, capsys, 
     assert_refused(arguments, (said, remedy), files, capsys)
 
 
+def test_a_flag_file_is_read_as_a_shell_reads_words(tmp_path):
+    path = tmp_path / "own.flags"
+    text = """\ufeff--output_dir="r 1"  # first\r\n  // no flag\r\n# nor --this \\\r
+--split='column:a "b' \\\r\n  --label_column=a\\ b#c  \n--table=a\\\nb\n"""
+    path.write_bytes(text.encode())
+    words = ["--output_dir=r 1", '--split=column:a "b', "--label_column=a b#c", "--table=ab"]
+    assert command_line.expanded([f"--flagfile={path}", "last"]) == [*words, "last"]
+
+
 @pytest.mark.parametrize(("arguments", "said", "remedy"), WITH_DATA, ids=name_of)
 def test_what_does_not_fit_the_data_is_one_line(arguments, said, remedy, files, digits_dir, capsys):
     arguments = [f"--data_dir={digits_dir}", "--engine=in_process", *arguments]
@@ -94,17 +104,10 @@ def test_what_does_not_fit_a_table_is_one_line(arguments, said, remedy, files, c
     assert_refused(arguments, (said, remedy), files, capsys, lines)
 
 
-@pytest.mark.parametrize(("arguments", "said"), IGNORED, ids=name_of)
-def test_what_has_no_effect_is_said(arguments, said, files, capsys):
-    end = ["--dataset=mnist", "--data_dir={tmp}/none"]
-    assert_refused([*end, *arguments], (f"{said}; it is ignored",), files, capsys, lines=2)
-
-
-def test_all_flags_of_ray_have_no_effect_on_another_engine(files, capsys):
-    arguments = ["--ray_address=auto", "--cpus_per_shard=2", "--gpus_per_shard=1"]
-    said = [f"{flag.split('=')[0]} has no effect without --engine=ray" for flag in arguments]
-    end = ["--dataset=mnist", "--data_dir={tmp}/none", "--engine=in_process"]
-    assert_refused([*end, *arguments], said, files, capsys, lines=4)
+def test_a_flag_of_another_method_is_said(files, capsys):
+    arguments = ["--server_mixing=0.5", "--dataset=mnist", "--data_dir={tmp}/none"]
+    said = ("pflego has no --server_mixing; it is ignored",)
+    assert_refused(arguments, said, files, capsys, lines=2)
 
 
 @pytest.mark.parametrize("engine", ["tff", pytest.param("ray", marks=pytest.mark.lines("tff"))])

@@ -119,7 +119,7 @@ def test_files_have_who_the_clients_are_and_what_was_run(finished, tmp_path):
     assert {name: told[name] for name in said} == said
 
     masked = clients_of(label_space="global", class_mask=True).with_validation(0.3)
-    config = config_of(tmp_path / "run", num_rounds=1, dataset="cifar10")
+    config = config_of(tmp_path / "run", num_rounds=1)
     flat = pfl.SplitModel(pfl.mlp((3,), seed=0), num_outputs=5)
     pfl.run(config, clients=masked, model=flat, local_steps=2)
     run = pfl.load_run(tmp_path / "run", clients=masked, model=flat)

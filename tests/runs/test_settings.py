@@ -22,6 +22,8 @@ LISTS = {
     ],
     "sweeps/definition.py": [["clients_per_round", "num_clients"]],
     "sweeps/filling.py": [["algorithm", "dataset", "personalization"]],
+    # with which of them privacy is claimed,
+    "runs/aggregation_settings.py": [["dp_epsilon", "dp_noise_multiplier"]],
     # and what a function of the data, which knows no settings, takes from which, and must have.
     "runs/table_settings.py": [
         ["client_column", "feature_columns", "label_column"],

@@ -15,6 +15,7 @@ from tests.methods import thorough
 from tests.runs.test_tables import FLAGS
 from tests.starts import code_of, done, in_this_process
 from tf_pflego.data import fingerprints
+from tf_pflego.runs.table_settings import TableSettings
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 TASKS = {"Passed": "classification", "MathAch": "regression"}
@@ -145,8 +146,7 @@ def test_arrays_of_next_month_follow_in_python(june, tmp_path, caplog):
     with pfl.load_run(june) as earlier:
         config = dataclasses.replace(
             earlier.run_config,
-            table="",
-            client_column="",
+            **{field.name: field.default for field in dataclasses.fields(TableSettings)},
             dataset="digits",
             output_dir="",
             start_from=earlier.path,

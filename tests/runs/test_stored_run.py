@@ -31,9 +31,8 @@ def config_of(output, **changed):
         "num_rounds": 5,
         "eval_every": 3,
         "train_loss_every": 2,
-        "checkpoint_every": 2,
         "output_dir": output,
-    }
+    } | ({"checkpoint_every": 2} if output else {})
     return pfl.RunConfig(**settings | changed)
 
 

@@ -112,7 +112,7 @@ def test_a_choice_holds_out_a_fifth_with_the_settings_of_tuning_alone():
 
 def test_a_method_of_the_users_own_is_a_cell_like_others():
     cells = planned([{"algorithm": build_mine}, {"algorithm": "fedavg"}], {"pull": [0.1, 0.2]})
-    assert [cell.name for cell in cells] == ["build_mine", "fedavg"]
+    assert [(cell.name, cell.label) for cell in cells] == [("mine", "mine"), ("fedavg", "fedavg")]
     assert cells[0].algorithm == "own.py:build_mine"
     assert cells[0].choices == {"pull": (0.1, 0.2)}
     assert configured(cells[0].settings | {"pull": 0.2})["pull"] == 0.2

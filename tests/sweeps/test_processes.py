@@ -188,7 +188,7 @@ def test_experiments_of_a_file_with_own_clients_and_models(tmp_path, capsys, wit
         why = [line for line in result.stderr.splitlines() if " failed: " in line]
         assert "every run must end; 2 runs did not" in result.stderr, why
         runs = [row["run"] for row in store.read(directory / "first" / store.RUNS)]
-        assert runs == ["build_mine", "build_mine", "pflego", "pflego"]
+        assert runs == ["mine", "mine", "pflego", "pflego"]
         features = [*(directory / "first" / "features").iterdir()]
         assert len(features) == 2 * 2  # They are of the training and the test examples of a seed.
         assert not [*directory.glob("first/runs/**/features")]

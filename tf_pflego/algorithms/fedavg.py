@@ -77,6 +77,11 @@ def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
     """Returns FedAvg for `model`."""
     model = model.with_shared_classifier()
     shares_statistics = config.batch_statistics == SHARED
+    if shares_statistics and not model.has_statistics:
+        raise ValueError(
+            "`batch_statistics` must be own for a network without batch normalisation, which has "
+            "none to share; got shared. Leave it out."
+        )
 
     def client_update(sent, state, client, round_):
         weights = config.minimize(model.loss, model.without_statistics(sent), client)

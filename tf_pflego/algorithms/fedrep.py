@@ -35,7 +35,12 @@ import dataclasses
 from tf_pflego.algorithms.fedper import average_body
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, Weights
-from tf_pflego.core.local_training import FULL_BATCH, StepsOrMiniBatches
+from tf_pflego.core.local_training import (
+    FULL_BATCH,
+    FULL_BATCHES,
+    IN_BATCHES,
+    StepsOrMiniBatches,
+)
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.heads.descent import gradient_descent
 from tf_pflego.models.personalization import head_rule
@@ -50,8 +55,11 @@ class FedRepConfig(AveragingServer, StepsOrMiniBatches):
         5,
         "e, how many of FedRep's full-batch steps are on the body; they come last (at most all)",
         at_least=0,
+        read_with=FULL_BATCHES,
     )
-    head_epochs: int = settings.head_epochs()
+    local_steps: int = settings.local_steps(read_with=FULL_BATCHES)
+    head_epochs: int = settings.head_epochs(read_with=IN_BATCHES)
+    work: str = settings.work(read_with=IN_BATCHES)
 
 
 def build_fedrep(model: SplitModel, config: FedRepConfig) -> Algorithm:

@@ -28,6 +28,7 @@ class Exchanges(settings.HyperParameters):
         "on what a participant works in each exchange: all its examples, or a part, which is one "
         "in exchanges_per_round, drawn anew",
         choices=("all", "part"),
+        read_with={"exchanges_per_round": None},
     )
 
     def of_each_round(self, algorithm: Algorithm) -> Algorithm:

@@ -17,6 +17,9 @@ from tf_pflego.system import values
 FULL_BATCH = 0  # The batch size that stands for all examples of a client.
 
 EPOCHS, EXAMPLES = "epochs", "examples"
+# What settings are read with.
+IN_BATCHES: dict[str, Any] = {"batch_size": None}
+FULL_BATCHES, _WHOLE_EPOCHS = {"batch_size": (FULL_BATCH,)}, {"work": (EPOCHS,)}
 
 
 class Work(NamedTuple):
@@ -104,10 +107,10 @@ class ServesOneNetwork(LocalSteps):
 class PlainMiniBatches(LocalSteps):
     """Hyper-parameters of local training by SGD on mini-batches."""
 
-    local_epochs: int = settings.local_epochs()
+    local_epochs: int = settings.local_epochs(read_with=_WHOLE_EPOCHS)
     work: str = settings.work()
     batch_size: int = settings.batch_size()
-    drop_last_batch: bool = settings.drop_last_batch()
+    drop_last_batch: bool = settings.drop_last_batch(read_with=IN_BATCHES)
 
     def __post_init__(self):
         super().__post_init__()
@@ -170,7 +173,8 @@ class MiniBatches(PlainMiniBatches):
 class StepsOrMiniBatches(MiniBatches):
     """The same for methods that take tau full-batch steps unless a batch size is given."""
 
-    local_steps: int = settings.local_steps()
+    local_steps: int = settings.local_steps(read_with=(FULL_BATCHES, _WHOLE_EPOCHS))
+    local_epochs: int = settings.local_epochs(read_with=(IN_BATCHES, _WHOLE_EPOCHS))
     batch_size: int = settings.batch_size(FULL_BATCH)
     momentum: float = settings.momentum(0.0)
 

@@ -268,7 +268,7 @@ class ServerSettings(settings.HyperParameters):
         0,
         "T of the schedule of rho; 0 for the rounds of the run, which may not be more",
         at_least=0,
-        read_with=("server_schedule", SCHEDULES[1:]),
+        read_with={"server_schedule": SCHEDULES[1:]},
     )
 
     def server(self, epsilon: float | None = None) -> ServerOptimizer:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from tf_pflego.system import values
@@ -36,8 +37,7 @@ def setting(
     words=(),
     taken=None,
     is_path=False,
-    read_with=None,
-    replaces=None,
+    read_with=(),
     role=Role.TRAINING,
 ) -> Any:
     """Returns a dataclass field with its help text and the values that it takes.
@@ -53,9 +53,9 @@ def setting(
       words: The words that at least one algorithm takes in place of a number.
       taken: The choices or words that this algorithm takes; None for all.
       is_path: Whether it is a path.
-      read_with: (name of another setting, values) if it is read only while the other has one of
-        these values; with None for the values, while the other is not empty.
-      replaces: The name of another setting that is not read if this one is not empty.
+      read_with: {name of another setting: values}, if it is read only while one of these has one
+        of its values; None stands for all but its least number or an empty text. All of several
+        such mappings must hold.
       role: The facts that runs, sweeps and federations go by.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
@@ -66,8 +66,7 @@ def setting(
         "words": words,
         "taken": (choices or words) if taken is None else taken,
         "is_path": is_path,
-        "read_with": read_with,
-        "replaces": replaces,
+        "read_with": (read_with,) if isinstance(read_with, Mapping) else read_with,
         "role": role,
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -96,8 +95,9 @@ def kind_of(field: dataclasses.Field) -> type:
 
 
 def definition(field: dataclasses.Field) -> dict[str, Any]:
-    """Returns all of a setting but `default` and `taken`, on which algorithms must agree."""
-    about = {key: value for key, value in field.metadata.items() if key != "taken"}
+    """Returns all of a setting on which algorithms must agree: how its flag is shown and read."""
+    own = "taken", "read_with"
+    about = {key: value for key, value in field.metadata.items() if key not in own}
     return {"type": kind_of(field), **about}
 
 
@@ -135,7 +135,6 @@ work = shared(
     "epochs",
     "local work of a participant: so many epochs, or epochs:X for X of them, such as 0.5, or "
     "examples:N for as many batches as N examples fill, the same for clients of any size",
-    replaces="local_epochs",
 )
 head_epochs = shared(5, "epochs on the head alone, before the local epochs on the body", at_least=0)
 batch_size = shared(128, "examples per mini-batch; 0 for all examples of a client", at_least=0)
@@ -169,6 +168,59 @@ class HyperParameters:
 
     def __post_init__(self):
         check(self)
+        refuse_unread(self)
+
+
+def refuse_unread(config: Any, value_of: Callable[[str], Any] | None = None) -> None:
+    """Raises ValueError if a configuration sets what is not read beside its other values.
+
+    `value_of` a name is the value that counts, such as the dataset's own in the place of "auto".
+    """
+    value_of = value_of or functools.partial(getattr, config)
+    for _, refusal in unread(dataclasses.fields(config), value_of):
+        raise ValueError(refusal)
+
+
+def unread(
+    fields: Iterable[dataclasses.Field],
+    value_of: Callable[[str], Any],
+    is_given: Callable[[str], bool] = lambda name: False,
+) -> Iterator[tuple[str, str]]:
+    """Yields each setting that is set and that nothing reads, with what is to be said of it.
+
+    A setting is set if it is given or differs from its default; but a word such as auto leaves it
+    to the program.
+    """
+    by_name = {field.name: field for field in fields}
+
+    def least(name):
+        return by_name[name].metadata["limits"].get("at_least", 0)
+
+    def holds(name, wanted):
+        value = value_of(name)
+        if wanted is not None:
+            return value in wanted
+        return bool(value) if isinstance(value, str) else value > least(name)
+
+    def said(name, wanted):
+        if wanted is None:
+            wanted = ("given" if kind_of(by_name[name]) is str else f"above {least(name)}",)
+        return f"`{name}` is {' or '.join(map(str, wanted))}"
+
+    for name, field in by_name.items():
+        if value_of(name) in field.metadata["words"]:
+            continue
+        if value_of(name) == field.default and not is_given(name):
+            continue
+        for needed in field.metadata["read_with"]:
+            if not any(holds(*pair) for pair in needed.items()):
+                conditions = " or ".join(said(*pair) for pair in needed.items())
+                yield (
+                    name,
+                    f"`{name}` must be left out unless {conditions}, since nothing reads it; got "
+                    f"{value_of(name)}. Leave it out, or correct `{next(iter(needed))}`.",
+                )
+                break
 
 
 def check(config: Any) -> None:

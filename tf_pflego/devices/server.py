@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_pflego import data
 from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.server_links import DeviceOptions, Links
-from tf_pflego.runs import build, config, device_settings, training
+from tf_pflego.runs import build, config, device_settings, settings_read, training
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.simulation.checkpoint import KEPT
 from tf_pflego.system import log
@@ -33,7 +32,7 @@ def define(
     """
     names = device_settings.names_of(run_config)
     if clients_like is None:
-        clients_like = build.load_clients(dataclasses.replace(run_config, engine="in_process"))
+        clients_like = build.load_clients(settings_read.changed(run_config, engine="in_process"))
     return Definition.of(run_config, hyper_parameters, clients_like, names, name)
 
 
@@ -70,7 +69,7 @@ def serve(
         run_config.client_weights == "examples",
         run_config.round_deadline,
         run_config.min_reports,
-        run_config.clients_per_round,
+        definition.participation.clients_per_round,
         run_config.spare_clients,
         # The oldest checkpoint that stays is of at most so many rounds ago.
         max(1, run_config.checkpoint_every * (KEPT + 1)),

@@ -16,7 +16,7 @@ from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import gradient, loop
 from tf_pflego.models.heads.objective import HeadObjective
-from tf_pflego.models.heads.solvers import SOLVERS, automatic_rate, solve
+from tf_pflego.models.heads.solvers import SOLVERS, STEPWISE, WITH_RATE, automatic_rate, solve
 from tf_pflego.models.split import SplitModel
 
 Rule: TypeAlias = "Callable[[tf.Tensor, Client, tf.Tensor, tf.Tensor], tf.Tensor]"
@@ -55,8 +55,10 @@ def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
 class HeadTraining(settings.HyperParameters):
     """Hyper-parameters of methods whose clients train their heads by a solver of choice."""
 
-    local_steps: int = settings.local_steps()
-    client_learning_rate: float | str = settings.client_learning_rate(taken=("auto",))
+    local_steps: int = settings.local_steps(read_with={"head_solver": STEPWISE})
+    client_learning_rate: float | str = settings.client_learning_rate(
+        taken=("auto",), read_with={"head_solver": WITH_RATE}
+    )
     head_solver: str = settings.setting(
         "gd", "how the head is trained, except in its last step", choices=SOLVERS
     )

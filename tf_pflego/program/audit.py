@@ -16,7 +16,7 @@ from tf_pflego.core.settings import setting
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.failures import RefutedError
 from tf_pflego.program.run_options import StoredRunOptions
-from tf_pflego.runs import aggregation_settings, methods
+from tf_pflego.runs import aggregation_settings, methods, settings_read
 from tf_pflego.runs import build as build_lib
 from tf_pflego.runs.stored_run import StoredRun
 from tf_pflego.simulation.records import EPSILON
@@ -118,7 +118,7 @@ def _seen_inside(stored, method) -> list[str]:
     """Returns what is not as claimed in a few rounds of the same run with another secret."""
     config = stored.run_config
     clients = stored.clients.part(0, stored.clients.num_clients - config.new_clients)
-    config = dataclasses.replace(config, engine="in_process", new_clients=0, eval_clients=0)
+    config = settings_read.changed(config, engine="in_process", new_clients=0, eval_clients=0)
     inside = []
 
     def build(model, settings):
@@ -146,10 +146,12 @@ def _with_canaries(stored: StoredRun, options: Options, method: methods.Method) 
     while everybody.num_clients < num_all:  # Canaries have copies of the clients' data.
         left = num_all - everybody.num_clients
         everybody = everybody.joined_by(clients.part(0, min(left, clients.num_clients)))
-    config = dataclasses.replace(
+    config = settings_read.changed(
         config,
         engine="in_process",
-        clients_per_round=round(config.clients_per_round * num_all / clients.num_clients),
+        clients_per_round=round(
+            config.most_per_round(clients.num_clients) * num_all / clients.num_clients
+        ),
         new_clients=0,
         eval_clients=0,
     )

@@ -124,7 +124,7 @@ def _resident(definition, clients, journal):
     """Gives the client, and frees it after it was used."""
     start_tensorflow()
     # As a simulation on this machine does it, so that the client gives the same numbers.
-    engines.prepare_process(definition.run_config.clients_per_round)
+    engines.prepare_process(definition.participation.clients_per_round)
     with temporary.own_directory():
         resident = Resident(definition, clients, journal)
         try:

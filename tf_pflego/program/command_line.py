@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -11,6 +12,9 @@ from absl import flags
 from tf_pflego.system import limited_files, texts
 
 _MOST_BYTES, _MOST_FILES = 2**20, 100  # of a flag file, and all of them, as often as each is named
+# Between the words of a flag file, and a word.
+_BETWEEN = re.compile(r"(?:^[^\S\n]*//[^\n]*|\s|\\\n|#[^\n]*)*", re.MULTILINE)
+_WORD = re.compile(r"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[^\s'"\\])+""", re.DOTALL)
 _NAMED = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
 
@@ -43,7 +47,7 @@ def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0
 def expanded(
     arguments: Sequence[str], within: tuple[str, ...] = (), read: list[str] | None = None
 ) -> list[str]:
-    """Returns the arguments with each flag file replaced by its lines; absl would read devices.
+    """Returns the arguments with each flag file replaced by its words; absl would read devices.
 
     The files that are `within` one another may not be included again, and all are added to `read`.
     """
@@ -66,15 +70,27 @@ def expanded(
                 raise ValueError("it is no text")
             if len(read) > _MOST_FILES:
                 raise ValueError(f"it is one of more than {_MOST_FILES} files; include fewer")
+            words = _words_of("\n".join(text.splitlines()))
         except (OSError, ValueError) as error:
             raise CommandLineError(
                 f"--flagfile must be a file of text that can be read; got {path!r} ({error}). "
-                "Correct the path."
+                "Correct the path or the file."
             ) from error
-        lines = map(str.strip, text.splitlines())
-        kept = [line for line in lines if line and not line.startswith(("#", "//"))]
-        expansion += expanded(kept, (*within, real), read)
+        expansion += expanded(words, (*within, real), read)
     return expansion
+
+
+def _words_of(text):
+    """Returns the words of a flag file as a shell reads them; // at the head of a line is # too."""
+    words, place = [], 0
+    while (place := _BETWEEN.match(text, place).end()) < len(text):
+        word = _WORD.match(text, place)
+        if word is None:
+            line = text.count("\n", 0, place) + 1
+            raise ValueError(f"in line {line} a quote is not closed, or nothing follows \\")
+        words += shlex.split(word[0].replace("\\\n", ""))
+        place = word.end()
+    return words
 
 
 def as_flags(

@@ -1,6 +1,7 @@
 """The flags of the program, made from the settings of runs and methods."""
 
 import dataclasses
+import functools
 import types
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods, settings_of_methods
 from tf_pflego.core import settings
 from tf_pflego.program import command_line
-from tf_pflego.runs import methods
+from tf_pflego.runs import config, methods
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.system import values
 
@@ -70,63 +71,37 @@ def from_flags(
     """Returns the configuration of the run, the hyper-parameters, and lines to log about flags.
 
     Flags that are not given have the values of the `resumed` run, if there is one. There is a line
-    for each given flag that the run does not read.
+    for each given flag that is another method's. One that nothing reads is a ValueError.
     """
 
     def value(name):
         flag = flag_values[name]
         return flag.value if flag.present else resumed.get(name, flag.value)
 
-    config = RunConfig(**{field.name: value(field.name) for field in dataclasses.fields(RunConfig)})
-    method = algorithms.method_of(config.algorithm)
-    names = {field.name for field in dataclasses.fields(method.settings)}
-    chosen = {name: value(name) for name in names if value(name) is not None}
-    hyper_parameters = method.settings(**chosen)
-    foreign = [
-        n for n in sorted(settings_of_methods().keys() - names) if flag_values[n].value is not None
-    ]
-    unused = [f"{method.name} has no `{name}`; it is ignored" for name in foreign]
-    unused += _not_read(config, hyper_parameters, flag_values)
-    return config, dataclasses.asdict(hyper_parameters), unused
-
-
-def _not_read(config, hyper_parameters, flag_values):
-    """Yields what is to be said of flags that were given and that the run does not read.
-
-    A flag that has no effect is said and ignored. Two flags of which each says what the other says
-    contradict each other, and are refused.
-    """
-
     def is_given(name):
         return flag_values[name].present and flag_values[name].value is not False
 
-    of_run = {field.name: field for field in dataclasses.fields(config)}
-    fields = of_run | {field.name: field for field in dataclasses.fields(hyper_parameters)}
-
-    def value_of(name):
-        return config.chosen(name) if name in of_run else getattr(hyper_parameters, name)
-
-    def missing(name):
-        """Returns the flag without which one has no effect, and its values, or None."""
-        if fields[name].metadata["read_with"] is None:
-            return None
-        other, wanted = fields[name].metadata["read_with"]
-        absent = value_of(other) not in wanted if wanted else not value_of(other)
-        return (other, wanted) if absent else missing(other)
-
-    for name, field in fields.items():
-        if not is_given(name):
-            continue
-        replaced, value = field.metadata["replaces"], flag_values[name].value
-        if replaced and value and is_given(replaced):
-            raise ValueError(
-                f"`{replaced}` must not be given with `{name}`, which says the same; got "
-                f"{getattr(config, replaced)} and {value}. Leave one of them out."
-            )
-        if missing(name) is not None:
-            other, wanted = missing(name)
-            expected = "=" + " or ".join(wanted) if wanted else ""
-            yield f"`{name}` has no effect without `{other}{expected}`; it is ignored"
+    method = algorithms.method_of(value("algorithm"))
+    kinds = RunConfig, method.settings
+    fields = {one.name: one for kind in kinds for one in dataclasses.fields(kind)}
+    chosen = {
+        name: one.default if value(name) is None else settings.check_value(name, value(name), one)
+        for name, one in fields.items()
+    }
+    value_of = functools.partial(config.chosen, chosen)
+    for name, refusal in settings.unread(fields.values(), value_of, is_given):
+        if is_given(name):
+            raise ValueError(refusal)
+        chosen[name] = fields[name].default  # A flag that is given ends what the earlier run read.
+    run_config, hyper_parameters = (
+        kind(**{one.name: chosen[one.name] for one in dataclasses.fields(kind)}) for kind in kinds
+    )
+    unused = [
+        f"{method.name} has no `{name}`; it is ignored"
+        for name in sorted(settings_of_methods().keys() - fields.keys())
+        if flag_values[name].value is not None
+    ]
+    return run_config, dataclasses.asdict(hyper_parameters), unused
 
 
 def define_options(options: type, flag_values: flags.FlagValues) -> None:

@@ -247,10 +247,8 @@ def _make(options, experiment, cells, place, source, interruption):
     beside = options.jobs > 1 or options.ray_address
     if not beside:
         start_tensorflow()
-        per_round = [
-            cell.settings.get("clients_per_round", RunConfig.clients_per_round) for cell in cells
-        ]
-        engines.prepare_process(min(per_round))
+        run_configs = [definition.configured(cell.settings)["run_config"] for cell in cells]
+        engines.prepare_process(min(one.most_per_round() for one in run_configs))
     with temporary.own_directory():
         outcome = runner.sweep(
             experiment,

@@ -1,6 +1,5 @@
 """Trains a method, as its flags describe the run."""
 
-import dataclasses
 import pathlib
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from tf_pflego.core.settings import Role, names_with
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages, terminal
 from tf_pflego.program.run_options import refuse_own, start_tensorflow
-from tf_pflego.runs import build, methods, reader, stored_run, table_settings, training
+from tf_pflego.runs import build, config, methods, reader, stored_run, table_settings, training
 from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
 from tf_pflego.simulation.records import method_title
@@ -50,9 +49,8 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
         if run_config.table and run_it is None and not run_config.resume:
             # It takes no TensorFlow, so what is wrong with a table is said before that starts.
             of_table["clients"] = build.load_clients(run_config)
-            run_config = _with_all(run_config, of_table["clients"].num_clients, flag_values)
         start_tensorflow(plain=f", then {what}, {run_config.num_rounds} rounds")
-        engines.prepare_process(run_config.clients_per_round)
+        engines.prepare_process(run_config.most_per_round())
         started = time.monotonic()
         clients: dict[str, Sequence[Any]] = {}
         summary = (run_it or training.run)(
@@ -74,18 +72,6 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
         terminal.show(command_line.as_flags(remark, ["clip_norm"]))
     if run_config.output_dir:
         terminal.show_written(run_config.output_dir, "")
-
-
-def _with_all(run_config, num_clients, flag_values):
-    """Returns the run, in which all clients take part if they are fewer than the default."""
-    num_clients -= run_config.new_clients
-    if (
-        flag_values["clients_per_round"].present
-        or not 0 < num_clients < run_config.clients_per_round
-    ):
-        return run_config
-    terminal.say(f"tf_pflego: all {num_clients} clients take part in a round")
-    return dataclasses.replace(run_config, clients_per_round=num_clients)
 
 
 def _resumed(flag_values):
@@ -130,8 +116,12 @@ def _started_from(flag_values):
             f"`table` must be given, since the run in {place} is on a table, and its directory "
             "does not decide which file is read; got none. Name the table."
         )
-    # Somebody else's directory says nothing of this machine.
-    return _without(stored.configuration, reader.places(), flag_values)
+    # Somebody else's directory says nothing of this machine, and of other clients others take part.
+    left, about = reader.places(), stored.configuration
+    everybody = stored.partition.num_clients - (about.get("new_clients") or 0)
+    if about.get("clients_per_round") == min(config.CLIENTS_PER_ROUND, everybody):
+        left |= {"clients_per_round"}
+    return _without(about, left, flag_values)
 
 
 def _refuse_unnamed(stored, flag_values):

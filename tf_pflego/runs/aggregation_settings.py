@@ -20,6 +20,7 @@ from tf_pflego.system import values
 
 NONE = "none"
 _here = functools.partial(setting, role=Role.HERE)
+_IF_PRIVATE: dict[str, Any] = {"dp_epsilon": None, "dp_noise_multiplier": None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,9 @@ class PrivacySettings:
         "found; 0 for none",
         at_least=0,
     )
-    dp_delta: float = setting(1e-5, "delta of differential privacy", above=0, below=1)
+    dp_delta: float = setting(
+        1e-5, "delta of differential privacy", above=0, below=1, read_with=_IF_PRIVATE
+    )
     dp_noise_multiplier: float = setting(
         0.0,
         "deviation of the noise on a sum over the bound of an upload, in place of --dp_epsilon",
@@ -44,6 +47,7 @@ class PrivacySettings:
         "--participation=cyclic (banded), added by clients to integers of secure sums (skellam) or "
         "by each client to an upload that the server sees (local)",
         choices=accounting.MECHANISMS,
+        read_with=_IF_PRIVATE,
     )
     clip_norm: float = setting(
         privacy.ADAPTIVE,
@@ -51,6 +55,7 @@ class PrivacySettings:
         "for one that follows the median of the norms, for --dp_mechanism=gaussian alone",
         above=0,
         words=(privacy.ADAPTIVE,),
+        read_with=_IF_PRIVATE | {"secure_sum_bits": None, "robust_sum": (robust.NORM_BOUND,)},
     )
     secure_sum_bits: int = _here(
         0,

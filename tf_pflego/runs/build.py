@@ -28,6 +28,7 @@ from tf_pflego.runs import (
     table_settings,
 )
 from tf_pflego.runs.reader import OWN_CLIENTS
+from tf_pflego.runs.settings_read import refuse_others, refuse_unread_of
 from tf_pflego.simulation.frozen_features import with_frozen_features
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
@@ -102,7 +103,7 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
             return settings
     if clients.validation is not None:  # It was not drawn as the run would.
         settings["validation_fraction"] = None
-    return {
+    settings = {
         **dict.fromkeys(names_with(Role.DEALING, config.RunConfig)),
         **settings,
         "partition": OWN_CLIENTS,
@@ -112,6 +113,8 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
         "client_weights": config.UNIFORM if clients.uniform_weights else "examples",
         "task": clients.task,
     }
+    refuse_others(run_config, settings)
+    return settings
 
 
 class ModelFacts(NamedTuple):
@@ -144,6 +147,7 @@ class ModelFacts(NamedTuple):
             clients.class_mask,
             int(clients.train.sizes.max()),
         )
+        refuse_unread_of(run_config, clients.task, model is not None)
         wanted = clients.task == tasks.REGRESSION and run_config.standardize_labels
         if not wanted or (model is not None and model.task.mean):
             return facts

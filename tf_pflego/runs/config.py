@@ -2,13 +2,15 @@
 
 import dataclasses
 import functools
+import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from tf_pflego import algorithms
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
-from tf_pflego.core.settings import Role, check, setting
+from tf_pflego.core.settings import Role, check, refuse_unread, setting
 from tf_pflego.data import clients
 from tf_pflego.data.datasets import catalogue
 from tf_pflego.data.partitions import disagreement
@@ -23,6 +25,7 @@ from tf_pflego.simulation import engine_choice
 from tf_pflego.system import values
 
 UNIFORM = "uniform"  # weights of clients
+CLIENTS_PER_ROUND = 20  # if there are so many
 
 _alike = functools.partial(setting, role=Role.ALIKE)
 _place = functools.partial(setting, role=Role.PLACE)
@@ -32,11 +35,12 @@ _of_clients = functools.partial(setting, role=Role.CLIENTS)
 _of_labels = functools.partial(setting, role=Role.CLIENTS | Role.ALIKE)
 _here = functools.partial(setting, role=Role.HERE)
 # Settings that are read only beside others.
-_of_round_robin = functools.partial(_of_dealing, read_with=("partition", ("round_robin",)))
-_of_dirichlet = functools.partial(_of_dealing, read_with=("partition", ("dirichlet",)))
-_of_new_clients = functools.partial(_here, read_with=("new_clients", None))
-_of_ray = functools.partial(_here, read_with=("engine", ("ray",)))
-_of_cluster = functools.partial(_place, read_with=("ray_address", None))
+_OF_TFDS = {"table": ("",)}
+_of_round_robin = functools.partial(_of_dealing, read_with={"partition": ("round_robin",)})
+_of_dirichlet = functools.partial(_of_dealing, read_with={"partition": ("dirichlet",)})
+_of_new_clients = functools.partial(_here, read_with={"new_clients": None})
+_of_ray = functools.partial(_here, read_with={"engine": ("ray",)})
+_of_cluster = functools.partial(_place, read_with={"ray_address": None})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +67,17 @@ class DataSettings:
         "any; the name of the file with --table",
         role=Role.DATA,
     )
-    data_dir: str = _said("", "TFDS data directory; empty for TFDS' own default", is_path=True)
-    download: bool = _place(False, "fetch the dataset if it is not in the data directory")
+    data_dir: str = _said(
+        "",
+        "TFDS data directory; empty for TFDS' own default",
+        is_path=True,
+        read_with=_OF_TFDS,
+    )
+    download: bool = _place(
+        False, "fetch the dataset if it is not in the data directory", read_with=_OF_TFDS
+    )
     omniglot_splits: str = _of_dealing(
-        "train,test", "splits of Omniglot to merge", read_with=("dataset", ("omniglot",))
+        "train,test", "splits of Omniglot to merge", read_with={"dataset": ("omniglot",)}
     )
 
 
@@ -89,12 +100,12 @@ class ClientSettings:
         "high",
         "classes per client: 2 of the C classes (high), C/2 (medium) or all (no)",
         choices=partition_lib.PERSONALIZATIONS,
+        read_with=({"partition": ("round_robin",)}, {"classes_per_client": (0,)}),
     )
     classes_per_client: int = _of_round_robin(
         0,
         "classes per client; 0 for the number that --personalization gives",
         at_least=0,
-        replaces="personalization",
     )
     dirichlet_alpha: float = _of_dirichlet(
         0.3, "alpha of --partition=dirichlet; smaller for clients that differ more", above=0
@@ -110,7 +121,7 @@ class ClientSettings:
     class_mask: bool = _of_labels(
         False,
         "let a client predict only among the classes that it holds; its loss counts no others",
-        read_with=("label_space", ("global",)),
+        read_with={"label_space": ("global",)},
     )
     client_weights: str = _of_clients(
         "examples",
@@ -163,7 +174,7 @@ class DisagreementSettings:
         "how the images of shifted clients are changed: rotated by 180 degrees (rotate) or each "
         "value x replaced by 255 - x (invert)",
         choices=tuple(disagreement.SHIFTS),
-        read_with=("shifted_clients", None),
+        read_with={"shifted_clients": None},
     )
 
 
@@ -173,15 +184,16 @@ class FederationSettings:
 
     num_rounds: int = setting(200, "T, number of rounds", at_least=1)
     clients_per_round: int = setting(
-        20,
-        "r, number of participants per round; for --participation=binomial their mean number",
-        at_least=1,
+        0,
+        "r, number of participants per round, or their mean number with --participation=binomial; "
+        "0 for 20, or for all clients if there are fewer",
+        at_least=0,
     )
     participation: str = setting("fixed", "how participants are drawn", choices=PARTICIPATIONS)
     clients_per_round_range: str = setting(
         "",
         "least and most participants per round, as least,most, for --participation=range",
-        read_with=("participation", ("range",)),
+        read_with={"participation": ("range",)},
     )
     dropout_rate: float = setting(
         0.0,
@@ -266,6 +278,7 @@ class PlaceSettings:
         "how many times a new TFF worker takes over an exchange whose worker was killed, stopped "
         "or silent, before the run ends",
         at_least=0,
+        read_with={"engine": ("tff", "ray")},
     )
 
 
@@ -280,7 +293,7 @@ class RaySettings:
         "",
         "address of a running Ray cluster, or auto for this machine's; empty for a cluster of this "
         "machine alone, which ends with the run",
-        read_with=("engine", ("ray",)),
+        read_with={"engine": ("ray",)},
     )
     cpus_per_shard: float = _of_cluster(
         1.0, "cores that the Ray cluster keeps for a shard", at_least=0
@@ -325,6 +338,7 @@ class RunConfig(
         if not networks.is_file(self.network):
             values.one_of("network", self.network, ("auto", *networks.NETWORKS))
         table_settings.check_source(self)
+        refuse_unread(self, self.chosen)
         aggregation_settings.check(self)
         device_settings.check(self)
         output_settings.check(self)
@@ -340,9 +354,7 @@ class RunConfig(
 
     def chosen(self, name: str) -> Any:
         """Returns the value of a setting; the dataset's default if it is "auto" or 0."""
-        value = getattr(self, name)
-        known = catalogue.OF_TABLES if self.client_column else catalogue.KNOWN[self.dataset]
-        return getattr(known, name, value) if value in ("auto", 0) else value
+        return chosen(vars(self), name)
 
     def _check_cluster(self):
         from tf_pflego.ray import options
@@ -366,9 +378,20 @@ class RunConfig(
         if self.participation == "range":
             least, most = self.clients_per_round_range.split(",")
             bounds = int(least), int(most)
-        return Participation(
-            num_clients, self.clients_per_round, self.participation, bounds, self.dropout_rate
-        )
+        drawn = num_clients, self.most_per_round(num_clients), self.participation
+        return Participation(*drawn, bounds, self.dropout_rate)
+
+    def most_per_round(self, num_clients: float = math.inf) -> int:
+        """Returns r for `num_clients` clients."""
+        return self.clients_per_round or min(CLIENTS_PER_ROUND, num_clients)
+
+
+def chosen(settings: Mapping[str, Any], name: str) -> Any:
+    """Returns the value of one of a run's settings; see `RunConfig.chosen`."""
+    value = settings[name]
+    is_table = settings["client_column"] or settings["dataset"] not in catalogue.KNOWN
+    known = catalogue.OF_TABLES if is_table else catalogue.KNOWN[settings["dataset"]]
+    return getattr(known, name, value) if value in ("auto", 0) else value
 
 
 # The parts as help shows them, whose first lines are "Title, as in EXAMPLE.".

@@ -8,7 +8,7 @@ from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.settings import Role, setting
 from tf_pflego.data import client_names
 
-_of_devices = functools.partial(setting, read_with=("engine", ("devices",)), role=Role.HERE)
+_of_devices = functools.partial(setting, read_with={"engine": ("devices",)}, role=Role.HERE)
 _of_server = functools.partial(_of_devices, role=Role.PLACE)
 
 
@@ -56,9 +56,10 @@ def check(run_config: Any) -> None:
             "`spare_clients` must be 0 unless `participation` is fixed; got "
             f"{run_config.spare_clients} with {run_config.participation}. Leave one of them out."
         )
-    if run_config.min_reports > run_config.clients_per_round:
+    named = len(run_config.client_names.split(","))
+    if run_config.min_reports > (most := run_config.most_per_round(named)):
         raise ValueError(
-            f"`min_reports` must be at most clients_per_round={run_config.clients_per_round}; got "
+            f"`min_reports` must be at most clients_per_round={most}; got "
             f"{run_config.min_reports}. Lower `min_reports`."
         )
     is_private = bool(run_config.dp_epsilon or run_config.dp_noise_multiplier)

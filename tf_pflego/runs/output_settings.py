@@ -8,7 +8,7 @@ from tf_pflego.core.settings import Role, setting
 from tf_pflego.runs import aggregation_settings
 
 _of_sweep = functools.partial(setting, role=Role.PLACE | Role.SWEEP)
-_of_output = functools.partial(setting, role=Role.PLACE, read_with=("output_dir", None))
+_of_output = functools.partial(setting, role=Role.PLACE, read_with={"output_dir": None})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class OutputSettings:
     overwrite: bool = _of_sweep(
         False,
         "replace the run that the output directory holds, when the new one is whole",
-        read_with=("output_dir", None),
+        read_with={"output_dir": None},
     )
     resume: bool = _of_sweep(
         False,

@@ -45,6 +45,9 @@ def places() -> frozenset[str]:
 
 def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the settings in which a run differs from the expected one, with both values."""
+    with deferred.meanwhile():
+        from tf_pflego.runs.settings_read import read_of
+    expected, got = read_of(expected), read_of(got)
     # A table that was renamed is known by its rows.
     unsaid = places() | ({"dataset"} if expected.get("table") and got.get("table") else set())
     pairs = {

@@ -113,6 +113,7 @@ class RunDirectory:
         self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Starts a run of all `clients`, or restores one that goes on; returns the rounds done."""
+        self._configuration["clients_per_round"] = simulation.participation.clients_per_round
         if self._checkpoint is not None:
             return self._go_on(simulation, versions)
         durable.remove(self.path / _NEW)
@@ -277,6 +278,8 @@ class RunDirectory:
         wanted = self._configuration
         differing = reader.differences(earlier, wanted)
         rounds, _ = differing.pop("num_rounds", (wanted["num_rounds"], None))
+        if not wanted["clients_per_round"]:  # It follows from clients that are not loaded yet.
+            differing.pop("clients_per_round", None)
         if differing:
             pairs = [f"`{n}`: expected {one!s}, got {two!s}" for n, (one, two) in differing.items()]
             raise RunDirectoryError(

@@ -20,7 +20,7 @@ from tf_pflego import algorithms, data, models
 from tf_pflego.core import statistic_names
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data.datasets.catalogue import NAMES
-from tf_pflego.runs import build, methods, partition_file, reader, training
+from tf_pflego.runs import build, methods, partition_file, reader, settings_read, training
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
@@ -60,7 +60,9 @@ class StoredRun:
                 "`output_dir` of the run."
             )
         with self._reading("config.json"):
-            self.configuration = reader.configuration(self.path / "config.json")
+            self.configuration = settings_read.read_of(
+                reader.configuration(self.path / "config.json")
+            )
         self.versions = self.configuration.pop("versions", {})
         self.configuration.pop(reader.OWN_STATISTICS, None)
         self.summary = None
@@ -191,10 +193,12 @@ class StoredRun:
                 f"`model` must be {expected} for the run in {self.path}, which trained a model of "
                 f"{whose}. Call load_run(directory, ...) with what the run was given."
             )
-        run_config = dataclasses.replace(self.run_config, engine=engine)
+        run_config = settings_read.changed(self.run_config, engine=engine)
         if not self._has_own_model:
             given = self.configuration, self._given_network, self.path
-            run_config = dataclasses.replace(run_config, network=methods.network_of_stored(*given))
+            run_config = settings_read.changed(
+                run_config, network=methods.network_of_stored(*given)
+            )
         method = methods.method_of_stored(self.configuration, self._given_algorithm, self.path)
         simulation = build.build_simulation(
             run_config,
@@ -261,7 +265,9 @@ class StoredRun:
             name = settings.pop("dataset")  # Which a file that was renamed has no more.
             if os.path.isdir(place):
                 settings["table"] = os.path.join(place, name)
-        run_config = RunConfig(**settings | {"data_dir": self._data_dir or ""})
+        else:
+            settings["data_dir"] = self._data_dir or ""
+        run_config = RunConfig(**settings)
         names |= {methods.SOURCE, methods.NETWORK_DIGEST}
         others = {name: value for name, value in stored.items() if name not in names}
         if not is_own:  # What hyper-parameters an own method has, its source says.

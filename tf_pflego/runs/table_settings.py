@@ -15,7 +15,8 @@ from tf_pflego.system import values
 
 _place = functools.partial(setting, role=Role.PLACE)
 _of_data = functools.partial(setting, role=Role.DATA)
-_of_table = functools.partial(_of_data, read_with=("client_column", None))
+_of_table = functools.partial(_of_data, read_with={"client_column": None})
+_of_file = functools.partial(_of_data, read_with={"table": None})
 _of_rows = functools.partial(_of_table, role=Role.DATA | Role.ROWS)
 _alike = functools.partial(_of_table, role=Role.DATA | Role.ALIKE)
 # The arguments of `from_table` that settings become under another name.
@@ -46,8 +47,8 @@ class TableSettings:
         "as random:0.2 or last:0.2, or those in which a column says test or 1, as column:NAME",
     )
     time_column: str = _of_rows("", "column by which --split=last orders the rows of a client")
-    separator: str = _of_table(tables.AUTO, "what stands between cells, or what the header has")
-    decimal: str = _of_table(
+    separator: str = _of_file(tables.AUTO, "what stands between cells, or what the header has")
+    decimal: str = _of_file(
         tables.AUTO, "what stands before the fractions of numbers", choices=tables.DECIMALS
     )
     task: str = _alike("classification", "what is predicted", choices=tasks.TASKS)
@@ -86,7 +87,7 @@ def check_source(config: Any) -> None:
             raise ValueError(f"`{name}` must name a column of the table; got none. Give it.")
     for name in names_with(Role.DEALING, type(config)):
         field = type(config).__dataclass_fields__[name]
-        if field.metadata["read_with"] is None and getattr(config, name) != field.default:
+        if not field.metadata["read_with"] and getattr(config, name) != field.default:
             raise ValueError(
                 f"`{name}` must be left out with `client_column`, whose values are the clients; "
                 f"got {getattr(config, name)}. Leave it out."

@@ -26,6 +26,7 @@ from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import client_columns, predicted_columns
 from tf_pflego.runs.progress import Progress, say_decline
 from tf_pflego.runs.run_directory import TENSORBOARD, RunDirectory
+from tf_pflego.runs.settings_read import known_count
 from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving.new_clients import NewClients
 from tf_pflego.simulation import engine_choice, feature_files
@@ -141,9 +142,7 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
 
 def refuse_few_clients(run_config: config.RunConfig) -> None:
     """Raises ValueError if a run on a dataset asks for more of its clients than there are."""
-    # If the data's groups are the clients, their number is not known yet.
-    count = run_config.chosen("num_clients") - run_config.new_clients
-    if count > 0 and run_config.chosen("partition") != "groups":
+    if (count := known_count(run_config)) > 0:
         run_config.participation_of(count)
         sample_of_clients(run_config.seed, count, run_config.eval_clients)
         if run_config.engine == "ray":
@@ -160,6 +159,8 @@ def _configuration(run_config, method, hyper_parameters, clients=None, model=Non
     configuration |= dict(sorted(hyper_parameters.items()))
     if clients is not None:
         configuration |= build.recorded_clients(run_config, clients)
+    if (count := known_count(run_config, clients)) > 0:  # Else it follows from the clients.
+        configuration["clients_per_round"] = run_config.most_per_round(count)
     if model is not None:
         configuration["network"] = OWN_NETWORK
     elif digest := networks.digest(run_config.network):

@@ -20,6 +20,7 @@ from tf_pflego.core import settings as settings_lib
 from tf_pflego.data.clients import ClientData
 from tf_pflego.models.split import SplitModel
 from tf_pflego.runs import config
+from tf_pflego.simulation.records import method_title
 from tf_pflego.sweeps.grids import Range, grid
 from tf_pflego.system import texts, values
 from tf_pflego.system.texts import words
@@ -290,7 +291,7 @@ def _named(cells):
             for name, value in fixed.items()
             if name not in OF_RUN and len({str(other.get(name)) for other in alike}) > 1
         }
-        method = cell.algorithm.rpartition(":")[2]  # The function of FILE.py:FUNCTION.
+        method = method_title(cell.algorithm)
         told = _telling(of_method, alike)
         changes = ", ".join(f"{name}={words(value)}" for name, value in told.items())
         label = f"{method} ({changes})" if changes else method

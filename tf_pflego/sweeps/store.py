@@ -142,14 +142,14 @@ def flags_of(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def lines_of(flags: Mapping[str, Any]) -> str:
-    """Returns flags as a flag file has them, one per line."""
-    return "".join(f"--{name}={value}\n" for name, value in flags.items())
+    """Returns flags as a flag file has them, one per line, quoted as for a shell."""
+    return "".join(shlex.quote(f"--{name}={value}") + "\n" for name, value in flags.items())
 
 
 def said(flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:
     """Returns the columns of a row about the settings of its run; see `settings_of`."""
     settings = {"flags": flags, "defaults": defaults}
-    return {name: shlex.join(lines_of(one).splitlines()) for name, one in settings.items()}
+    return {name: " ".join(lines_of(one).splitlines()) for name, one in settings.items()}
 
 
 def _parsed(text):

@@ -20,7 +20,8 @@ from tf_pflego.core.local_training import loop
 from tf_pflego.models.heads.descent import are_none, gradient_descent, minimize
 from tf_pflego.models.heads.objective import HeadObjective
 
-STEPWISE = ("gd", "momentum", "adam", "newton")
+WITH_RATE = ("gd", "momentum", "adam")
+STEPWISE = (*WITH_RATE, "newton")
 SOLVERS = (*STEPWISE, "exact")
 _CONJUGATE_STEPS = 9
 # The Hessian of a separable problem tends to 0, so this share of L is added to its diagonal.
