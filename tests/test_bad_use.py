@@ -53,7 +53,7 @@ USES = [
     (of_head(np.zeros([2, 3, 5], np.float32)), r"got float32 of shape \(2, 3, 5\). Convert it"),
     (lambda s: s.change_clients(join=3), TypeError, "`others` must be of the class ClientData"),
     (lambda s: s.change_clients(participation=3), TypeError, "`participation` must be of the cl"),
-    (lambda s: s.client_model(np.zeros([2, 3])), r"a client's id; got array\(\[\[0., 0., 0.\], \["),
+    (lambda s: s.client_model(np.zeros([2, 3])), r"of a client; got array\(\[\[0., 0., 0.\], \["),
     (lambda s: pfl.NewClients(s, arrays()).curve([1], 1, "x"), "`seed` must be a finite number"),
     (lambda s: pfl.export_clients(s, [0], 3), "`output_dir` must be a path, text or os.PathLike"),
     (lambda s: pfl.export_shared_body(s, [], "x"), "`clients` must be the ids of at least one"),

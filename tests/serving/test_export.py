@@ -312,6 +312,6 @@ def test_files_have_the_names_of_the_clients_and_replace_an_earlier_export_as_a_
         few = pfl.NewClients(simulation, simulation.data.part(1, 2), steps=0)
         assert [client.name for client in few.learnt()] == ["a/%2Fb"]
         assert [*simulation.client_model("../Süd").class_names] == ["5", "9"]
-        said = r"a client's id, or its name; got 'Süd'.* Give the id"
+        said = r"or the name of a client; got 'Süd'.* Give the id"
         with pytest.raises(ValueError, match=said):
             simulation.client_model("Süd")

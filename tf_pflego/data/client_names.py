@@ -50,22 +50,33 @@ def checked(
     return tuple(map(str, names))
 
 
-def id_of(client: Any, names: Sequence[str] | None, num_clients: int) -> int:
-    """Returns the id of a client that is given by its id or its name."""
-    hint = ""
-    if isinstance(client, str):
-        if client in (names or ()):
-            return (names or ()).index(client)
-        hint = texts.suggestion(client, names or ())
-    else:
-        with contextlib.suppress(TypeError):
-            if 0 <= operator.index(client) < num_clients:
-                return operator.index(client)
-    or_name = "" if names is None else ", or its name"
+def id_of(
+    client: Any,
+    names: Sequence[str] | None,
+    num_clients: int,
+    argument: str = "client",
+    others: str = "",
+) -> int:
+    """Returns the id of a client that is given by its name or its id, an int or its digits.
+
+    If some names are numbers, an id that is not its client's name is refused. Errors call it
+    `argument`, and name the `others` that the caller takes.
+    """
+    names = names or ()
+    if isinstance(client, str) and client in names:
+        return names.index(client)
+    with contextlib.suppress(TypeError, ValueError):
+        number = values.whole_of(client) if isinstance(client, str) else operator.index(client)
+        if 0 <= number < num_clients:
+            if not any(map(str.isdecimal, names)) or names[number] == str(number):
+                return number
+            others = f", but its name where names are numbers: the id {number} is {names[number]!r}"
+    or_name = "or the name " * bool(names)
+    hint = texts.suggestion(client, names) if isinstance(client, str) else ""
     raise ValueError(
-        f"`client` must be a whole number in [0, {num_clients}), a client's id{or_name}; got "
-        f"{values.shown(client)}. {hint}Give the id{or_name.replace(', or its', ' or the')} of a "
-        "client of this simulation."
+        f"`{argument}` must be an id, a whole number in [0, {num_clients}), {or_name}of a client"
+        f"{others}; got {values.shown(client)}. {hint}Give the id {or_name}of a client of this "
+        "simulation."
     )
 
 

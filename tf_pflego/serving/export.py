@@ -35,7 +35,7 @@ from tf_pflego.simulation.client_models import (
 )
 from tf_pflego.simulation.evaluation import label_scales
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import durable, leftovers, log, texts, values
+from tf_pflego.system import durable, leftovers, log, values
 
 if TYPE_CHECKING:
     from tf_pflego.serving.personal_model import PersonalModel
@@ -86,7 +86,7 @@ def export_clients(
     Args:
       simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
       clients: The clients' ids or names; or a text such as `3,7`, `hospital_7,hospital_9`, `all` or
-        `worst:10`, the ten that are served worst, where a name comes before an id.
+        `worst:10`, the ten that are served worst. Where names are numbers, ids are refused.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       format: One of `limits.FORMATS`.
       name: The name of a served model; None for the first.
@@ -140,14 +140,13 @@ def said_of_inputs(simulation: Simulation) -> dict[str, dict[str, str]]:
 
 
 def served_clients(
-    simulation: Simulation, clients: Iterable[int | str], name: str | None = None
+    simulation: Simulation, clients: Iterable[int], name: str | None = None
 ) -> Iterator[ServedClient]:
-    """Yields the served models of clients of a simulation, given by ids or names."""
+    """Yields the served models of clients of a simulation, given by ids."""
     algorithm, data = simulation.algorithm, simulation.data
     name = served_name(algorithm, name)
     predict = Traced(algorithm.served[name].predict, any_number=(1,))
-    for client in clients:
-        number = client_names.id_of(client, data.client_names, data.num_clients)
+    for number in clients:
         weights = simulation.served_weights(number, name)
         yield served_client(algorithm, data, number, weights, name, predict)
 
@@ -157,39 +156,31 @@ def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> 
     data = simulation.data
     names, count = data.client_names, data.num_clients
 
-    def refusal(got, hint=""):
-        return ValueError(
-            f"`clients` must be numbers of clients such as 3,7{' or their names' * bool(names)}, "
-            f"each once, or all, or worst:10; got {got}. {hint}Correct `clients`."
-        )
-
-    def id_or_name(text):
-        if names and text in names:
-            return text
-        try:
-            return values.whole_of(text)
-        except ValueError:
-            raise refusal(repr(text), texts.suggestion(text, names or ())) from None
-
     if isinstance(which, str):
         if which == "all":
             return list(range(count))
         kind, _, number = which.partition(":")
         if kind == "worst":
             if not (number.isascii() and number.isdecimal() and int(number)):
-                raise refusal(repr(which))
+                raise ValueError(
+                    "`clients` must have a number of clients after worst:, such as worst:10; got "
+                    f"{which!r}. Correct it."
+                )
             first = simulation.evaluate(train_loss=False).first
             shown, ranks, scales = first.statistic.shown, first.of_clients(), label_scales(data)
             if shown.in_units and scales:
                 ranks = np.array(over(ranks, scales["deviation"]))
             from_the_worst = np.argsort(shown.sign * ranks, kind="stable")
             return from_the_worst[: int(number)].tolist()
-        which = [id_or_name(text.strip()) for text in which.split(",")]
+        which = [text.strip() for text in which.split(",")]
     chosen: list[int] = []
     for client in which:
-        chosen.append(client_names.id_of(client, names, count))
+        others = ", or all, or worst:10"
+        chosen.append(client_names.id_of(client, names, count, "clients", others))
         if chosen[-1] in chosen[:-1]:
-            raise refusal(f"{values.shown(client)} twice")
+            raise ValueError(
+                f"`clients` must be each once; got {values.shown(client)} twice. Correct `clients`."
+            )
     return chosen
 
 

@@ -248,18 +248,19 @@ class Trained:
           ValueError: There is no such client or model, the body cannot be copied, the algorithm
             does not serve a body and a head, or Keras lacks the task's own link.
         """
-        number, name = self._client(client), served_name(self.algorithm, name)
+        number = client_names.id_of(client, self.data.client_names, self.data.num_clients)
+        name = served_name(self.algorithm, name)
         weights, predict = self.served_weights(number, name), self.algorithm.served[name].predict
         return checked_model(
             served_client(self.algorithm, self.data, number, weights, name, predict)
         )
 
     @in_turn()
-    def served_weights(self, client: int | str, name: str | None = None) -> Structure:
+    def served_weights(self, client: int, name: str | None = None) -> Structure:
         """Returns the weights of a client's served model.
 
         Args:
-          client: The client's id or name.
+          client: The client's id.
           name: As in `client_model`.
 
         Returns:
@@ -268,7 +269,8 @@ class Trained:
         Raises:
           ValueError: There is no such client or model.
         """
-        number, name = self._client(client), served_name(self.algorithm, name)
+        number = client_names.id_of(client, None, self.data.num_clients)
+        name = served_name(self.algorithm, name)
         served = self.algorithm.served[name]
         states = self._engine.read_states([number], self.server_state)
         state = tf.nest.map_structure(lambda leaf: leaf[0], states)
@@ -278,10 +280,6 @@ class Trained:
         traces = traces_of(self.algorithm, self._spec)
         fine_tune = traces.get(("fine_tune", name), functools.partial(Traced, served.fine_tune))
         return fine_tune(weights, self._as_evaluated(number))
-
-    def _client(self, client):
-        """Returns a client's id as an int, after a check."""
-        return client_names.id_of(client, self.data.client_names, self.data.num_clients)
 
     def _as_evaluated(self, client):
         """Returns the `Client` in an evaluation of all clients."""
