@@ -31,8 +31,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
-	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart_local.flags --output_dir=runs/quickstart_local --overwrite --quiet
-	@$(QUICKSTART)/bin/python -m tf_pflego.main report runs/quickstart runs/quickstart_local --reference=runs/quickstart_local --output=runs/quickstart.html
+	@$(QUICKSTART)/bin/python -m tf_pflego.main sweep run_configs/experiments/quickstart.py --seeds=0,1,2 --jobs=2 --output_dir=runs/compared
+	@$(QUICKSTART)/bin/python -m tf_pflego.main report runs/compared --output=runs/quickstart.html
 	@echo "Open it in a browser: file://$(abspath runs/quickstart.html)"
 
 # CONTRIBUTING.md says how long it takes; the mark `thorough` is for what it leaves out.

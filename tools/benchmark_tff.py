@@ -48,7 +48,7 @@ def beside_pflego(dataset, clients, body, per_round, repeats, names):
 def process(repeats):
     """Times rounds of PFLEGO as a process of TFF beside rounds of a simulation on TFF.
 
-    The clients are the quickstart's and `fashion_mnist`'s.
+    The clients are 20 of two digits each, and those of `images`.
     """
     if not installed(["tff"]):
         return
@@ -76,7 +76,7 @@ def _training_of(algorithm, clients, per_round, aggregator=None):
 
 
 def _accuracies_with_aggregators(clients, per_round, rounds=20):
-    """Yields the accuracy of PFLEGO's quickstart after some rounds, by what sums its gradients."""
+    """Yields the accuracy of PFLEGO after some rounds, by what sums its gradients."""
     import tensorflow_federated as tff
 
     body = models.mlp(clients.example_shape, 0)
