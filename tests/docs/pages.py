@@ -53,6 +53,19 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
+def commands(text: str) -> list[str]:
+    """Returns the commands of a page, which are the lines of its blocks of the language `sh`.
+
+    A block that has a loop is one command.
+    """
+    shell = [block.text.replace("\\\n", "") for block in blocks(text) if block.language == "sh"]
+    return [
+        command
+        for lines in shell
+        for command in ([lines] if "\ndone\n" in lines else lines.splitlines())
+    ]
+
+
 def script(text: str) -> str:
     """Returns the Python blocks of a page as one program, whose lines have the page's numbers."""
     lines = [""] * (len(text.splitlines()) + 1)

@@ -1,6 +1,7 @@
 """Three hospitals on one machine: the commands of the page, as they stand."""
 
 import os
+import shlex
 import subprocess
 
 import numpy as np
@@ -8,21 +9,22 @@ import pytest
 
 from tests import programs
 from tests.docs import pages
-from tests.starts import ENTRY, TIMEOUT_SECONDS
+from tests.docs.test_commands import commands
+from tests.starts import ENTRY, TIMEOUT_SECONDS, done
 from tf_pflego.runs import reader
 
 PAGE = (pages.ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.thorough
-def test_its_commands_train_three_hospitals(tmp_path):
+def test_its_commands_train_three_hospitals(tmp_path, monkeypatch, capsys):
     files, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "python")
     pages.run(files, tmp_path)
-    commands, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "sh")
+    federation, *of_a_site = commands("north")
     inherited = programs.write_command(tmp_path / "tf-pflego", ENTRY)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
-    shell = ["bash", "-e", "-c", commands]
+    shell = ["bash", "-e", "-c", federation]
     told = dict(cwd=tmp_path, env=environment, capture_output=True, text=True)
     ended = subprocess.run(shell, timeout=4 * TIMEOUT_SECONDS, pass_fds=[inherited], **told)
 
@@ -37,3 +39,6 @@ def test_its_commands_train_three_hospitals(tmp_path):
         examples = np.load(tmp_path / f"{site}.npz")["train_examples"]
         assert f"{site} takes part in hospitals" in (tmp_path / f"{site}.log").read_text()
         assert len(examples) > 100
+    monkeypatch.chdir(tmp_path)
+    for command in of_a_site:  # What the page about sites has too.
+        done(shlex.split(command)[1:], capsys)

@@ -55,7 +55,7 @@ def test_it_does_what_is_stored_and_leaves_nothing_else(monkeypatch):
         left = [path.name for path in temporary.iterdir() if path.name != "__pycache__"]
         left += [name for name in (".ipython", ".jupyter", ".local") if (home / name).exists()]
         left += commands(mark).values()
-    assert {f"runs/{name}/summary.json" for name in ("pflego", "fedper")} <= files
+    assert {f"runs/personal/{name}/summary.json" for name in ("pflego", "fedper")} <= files
     models = ("keras/client_3.keras", "phone/client_3.tflite", "server/client_3/saved_model.pb")
     assert {f"models/{name}" for name in models} <= files
     of_top = {name.split("/")[0].split(".")[0] for name in files}
@@ -74,7 +74,7 @@ def assert_as_stored(number, found):
         assert not stored.outputs
         (output,) = found.outputs
         page = html.unescape(output.data["text/html"])
-        assert "<iframe" in page and "<title" in page and "runs/fedper" in page
+        assert "<iframe" in page and "<title" in page and "runs/personal/fedper" in page
         return
     assert kinds(found) == kinds(stored), number
     if "of_the_machine" in tags(number):

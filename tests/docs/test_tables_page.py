@@ -1,7 +1,10 @@
 """From a CSV file to a file for a phone that takes its columns: ten lines, or two commands."""
 
 import json
+import pathlib
 import re
+import shlex
+import shutil
 
 import nbformat
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.docs import notebooks, pages
+from tests.docs.test_commands import commands
 from tests.starts import done
 
 PAGE = (pages.ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
@@ -29,13 +33,11 @@ def test_its_commands_do_the_same(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     first, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "python")
     exec(first, {})
-    commands, later = (block.text for block in pages.blocks(PAGE) if block.language == "sh")
-    train, export, sweep, new = (line.split()[1:] for line in (commands + later).splitlines())
+    train, export, sweep, new, *of_readme = (shlex.split(one)[1:] for one in commands("pupils"))
     head, *pupils = (tmp_path / "pupils.csv").read_text().splitlines(keepends=True)
     of_valley = [row.replace("north", "valley") for row in pupils if row.startswith("north")]
     (tmp_path / "new_schools.csv").write_text("".join([head, *of_valley]))
-    few = [*sweep, "--num_rounds=2"]
-    for arguments in ([*train, "--engine=in_process"], export, few, new):
+    for arguments in (train, export, [*sweep, "--num_rounds=1"], new):
         done(arguments, capsys)
     assert (tmp_path / "new" / "client_valley").is_dir()
     about = json.loads((tmp_path / "models" / "clients.json").read_text())
@@ -48,9 +50,16 @@ def test_its_commands_do_the_same(tmp_path, monkeypatch, capsys):
         probabilities = model.get_signature_runner("serve")(**row)["probabilities"]
         classes.append(entry["classes"][probabilities.argmax()])
     assert classes == ["yes", "no"]
+    (tmp_path / "readme").mkdir()
+    shutil.copy("pupils.csv", "readme")
+    monkeypatch.chdir("readme")
+    for arguments, fewer in zip(of_readme, (["--num_rounds=1"], []), strict=True):
+        done([*arguments, *fewer], capsys)
+    assert len([*pathlib.Path("phones").glob("client_*.tflite")]) == 3
 
 
 @pytest.mark.thorough
-def test_the_notebook_prints_what_is_stored(tmp_path):
+def test_the_notebook_prints_what_is_stored_also_where_a_run_was_before(run_of, tmp_path):
+    shutil.copytree(run_of("pflego"), tmp_path / "runs" / "marks" / "pflego")
     for now, then in notebooks.executed(STORED.cells, tmp_path):
         assert BAR.sub("", now) == BAR.sub("", then)
