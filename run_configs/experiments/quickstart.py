@@ -19,8 +19,8 @@ quickstart = Experiment(
             "server_learning_rate": 0.005,
             "server_optimizer": "adam",
         },
-        {"algorithm": "fedavg", "client_learning_rate": 0.1, "local_steps": 20},
-        {"algorithm": "local", "client_learning_rate": 0.1, "local_steps": 20},
+        {"algorithm": "fedavg", "client_learning_rate": 0.1},
+        {"algorithm": "local", "client_learning_rate": 0.1},
     ],
     {
         "dataset": "digits",

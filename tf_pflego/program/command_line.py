@@ -83,7 +83,9 @@ def expanded(
 def _words_of(text):
     """Returns the words of a flag file as a shell reads them; // at the head of a line is # too."""
     words, place = [], 0
-    while (place := _BETWEEN.match(text, place).end()) < len(text):
+    while between := _BETWEEN.match(text, place):
+        if (place := between.end()) == len(text):
+            break
         word = _WORD.match(text, place)
         if word is None:
             line = text.count("\n", 0, place) + 1

@@ -84,7 +84,7 @@ def from_flags(
     method = algorithms.method_of(value("algorithm"))
     kinds = RunConfig, method.settings
     fields = {one.name: one for kind in kinds for one in dataclasses.fields(kind)}
-    chosen = {
+    chosen: dict[str, Any] = {
         name: one.default if value(name) is None else settings.check_value(name, value(name), one)
         for name, one in fields.items()
     }

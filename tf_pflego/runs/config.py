@@ -383,7 +383,7 @@ class RunConfig(
 
     def most_per_round(self, num_clients: float = math.inf) -> int:
         """Returns r for `num_clients` clients."""
-        return self.clients_per_round or min(CLIENTS_PER_ROUND, num_clients)
+        return self.clients_per_round or int(min(CLIENTS_PER_ROUND, num_clients))
 
 
 def chosen(settings: Mapping[str, Any], name: str) -> Any:

@@ -140,7 +140,8 @@ def from_table(
     rows, features, coded = _columns(source, columns, features, categories, encoding, faults)
     remedy = "`missing='mean'` or " if preprocessing is None else ""
     rows = _with_values(rows, features, missing, remedy, faults)
-    owner, names, is_test = np.zeros(len(rows), int), [], np.zeros(len(rows), bool)
+    names: list[str] = []
+    owner, is_test = np.zeros(len(rows), int), np.zeros(len(rows), bool)
     if all(name in rows.column_names for name in (client, *columns["time"], *columns["test"])):
         with faults.collected():
             owner, names = splitting.owners(rows[client], client)
