@@ -72,6 +72,15 @@ def test_it_ends_with_the_states_of_the_engine(name, tiny_model, tiny_clients):
     expected = simulation.client_states(ids)
     assert_close(tf.nest.map_structure(lambda *leaves: np.stack(leaves), *states), expected)
     assert training.state.round_number == ROUNDS + 1
+    handed = simulated(algorithm, tiny_clients, rounds=0)
+    training.hand_to(handed)
+    served = [one.client_model(1).get_weights() for one in (handed, simulation)]
+    assert_close(*served)
+    assert [one.run_round()["round"] for one in (handed, simulation)] == [ROUNDS + 1] * 2
+    assert_close(handed.server_state, simulation.server_state)
+    assert_close(handed.client_states(range(3)), simulation.client_states(range(3)))
+    with pytest.raises(ValueError, match=r"must be a `Simulation` of the process's .*; got None"):
+        training.hand_to(None)
 
 
 def quantities():

@@ -115,6 +115,34 @@ class Training:
             for row, client in enumerate(np.asarray(program_state["ids"]).tolist())
         }
 
+    def hand_to(self, simulation: Any) -> None:
+        """Gives the states of the server and of all clients to a `Simulation`.
+
+        The simulation then serves, exports and goes on as the training would: see
+        `Simulation.client_model` and `export_clients`.
+
+        Args:
+          simulation: A new `Simulation` of the process's algorithm with the same clients.
+
+        Raises:
+          ValueError: The simulation has another method or other clients.
+        """
+        count = self._clients.num_clients
+        same_method = getattr(simulation, "algorithm", None) is self._process.algorithm
+        if not same_method or simulation.data.num_clients != count:
+            raise ValueError(
+                f"`simulation` must be a `Simulation` of the process's {self._process.algorithm.name}"
+                f" with the same {count} clients; got {values.shown(simulation)}. Make it with both."
+            )
+        ids = sorted(self.client_states)
+        if ids:
+            states = [self.client_states[client] for client in ids]
+            stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *states)
+            simulation.set_client_states(ids, stacked)
+        server = map(tf.constant, tf.nest.flatten(self.state.server))
+        simulation.server_state = tf.nest.pack_sequence_as(simulation.server_state, list(server))
+        simulation.round_number = int(self.state.round_number) - 1
+
     def _states(self, ids):
         new = [client for client in ids if client not in self.client_states]
         if new:
