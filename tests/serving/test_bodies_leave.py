@@ -135,7 +135,7 @@ def test_operations_that_tflite_lacks_are_refused_with_the_remedy(tmp_path):
 
     body = tf.keras.Sequential([tf.keras.Input((4,)), Decomposed(), layers.Dense(3)])
     with simulation_for(pfl.SplitModel(body, 2)) as simulation:
-        with pytest.raises(ValueError, match=r"operations that TFLite has.*Choose `learning=True"):
+        with pytest.raises(ValueError, match=r"operations that TFLite has.*Choose `format='saved"):
             pfl.export_clients(simulation, [1], tmp_path / "models", "tflite", learning=False)
         with pytest.raises(ValueError, match=r"(?s)that Keras finds .*register_keras_serializable"):
             pfl.export_clients(simulation, [1], tmp_path / "models", "keras")

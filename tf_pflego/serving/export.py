@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tf_pflego.serving.personal_model import PersonalModel
 
 _ENTRIES = "clients.json"
+# By how much a file's predictions may differ, in relation to the largest, or to 1.
+_TOLERANCES = {"none": 1e-2, "float16": 5e-2, "int8": 0.5}
 _SUFFIXES = {"savedmodel": "", "keras": ".keras", "tflite": ".tflite"}
 
 
@@ -60,10 +62,17 @@ def export(
         for client in clients:
             called = client_names.in_file_name(client.name or str(client.number))
             path = directory / f"client_{called}{_SUFFIXES[format]}"
-            predict = write(client, path, quantize, learning)
-            entries.append(_entry(client, path, predict))
+            with _refusing(client, format, learning):
+                predict = write(client, path, quantize, learning)
+                entries.append(_entry(client, path, predict, quantize))
             if on_client is not None:
                 on_client(entries[-1])
+        if entries and quantize != "none" and not _holds(path, quantize):
+            log.warning(
+                f"`quantize={quantize}` changed nothing: the weights learn on, or are too small "
+                "for TFLite's converter. The files are as without it"
+            )
+            quantize = "none"
         content = {**about, "format": format, "quantize": quantize, "clients": entries}
         with durable.batch() as files:
             files.json(directory / _ENTRIES, content)
@@ -267,6 +276,35 @@ def _tflite(client, path, quantize, learning):
     ]
 
 
+def _holds(path, quantize):
+    """Returns whether the first function of a TFLite file, `serve`, has quantised weights."""
+    with _quiet():
+        tensors = tf.lite.Interpreter(str(path)).get_tensor_details()
+    return any(np.dtype(tensor["dtype"]).name == quantize for tensor in tensors)
+
+
+@contextlib.contextmanager
+def _refusing(client, format, learning):
+    """Raises as ValueError, with a remedy, what other libraries raise, which can be of any kind."""
+    try:
+        yield
+    except (OSError, MemoryError):  # The remedy is not another format.
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith(("`", "the body must")):
+            raise  # It is of this package.
+        raise ValueError(
+            f"client {client.name or client.number} must have a model that {format} can hold and "
+            f"compute ({_first_words(error)}). {_instead(format, learning)}"
+        ) from error
+
+
+def _instead(format, learning):
+    """Returns the remedy where a format does not take a model."""
+    serves = "`learning=False` (`--nolearning`), or " * (learning and format == "tflite")
+    return f"Choose {serves}`format='{'keras' if format == 'savedmodel' else 'savedmodel'}'`."
+
+
 def _output(client):
     return client.model.task.output
 
@@ -278,9 +316,10 @@ def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = Tru
     """Returns a TFLite model with the signatures of a client's model."""
     functions = model.signatures(learning)
     with _quiet(), tempfile.TemporaryDirectory(prefix="tf_pflego_export_") as directory:
-        save(model, directory, functions)
+        # The converter sorts functions, and programs that name none call the first.
+        save(model, directory, {"SERVE": functions.pop("serve"), **functions})
         converter = tf.lite.TFLiteConverter.from_saved_model(
-            directory, signature_keys=list(functions)
+            directory, signature_keys=["SERVE", *functions]
         )
         operations = [tf.lite.OpsSet.TFLITE_BUILTINS]
         if learning:  # Reading and writing files is none of TFLite's own operations.
@@ -292,12 +331,12 @@ def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = Tru
         if quantize == "float16":
             converter.target_spec.supported_types = [tf.float16]
         try:
-            return converter.convert()
+            # The name with its length, as FlatBuffers have it.
+            return converter.convert().replace(b"\5\0\0\0SERVE\0", b"\5\0\0\0serve\0")
         except Exception as error:  # A ConverterError, which has no public name.
-            instead = "" if learning else "`learning=True`, which allows TensorFlow's, or "
             raise ValueError(
                 "`body` must be made of operations that TFLite has; its converter refuses it "
-                f"({_first_words(error)}). Choose {instead}`format='savedmodel'`."
+                f"({_first_words(error)}). {_instead('tflite', learning)}"
             ) from error
 
 
@@ -307,15 +346,24 @@ def _first_words(error):
 
 def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) -> None:
     """Writes a SavedModel with functions as its signatures; other programs look for a default."""
-    functions = functions | {"serving_default": functions["serve"]}
+    functions = functions | {"serving_default": functions.get("serve", functions.get("SERVE"))}
     # The gradient of a loop needs what the loop has kept, which no file can hold.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(path), functions, options)
 
 
-def _entry(client, path, predict):
+def _entry(client, path, predict, quantize):
     """Returns the entry of a client in clients.json, after a test of its file."""
     in_run, in_file = client.predictions(), predict(client.raw(client.test_examples))
+    same = (in_file == in_run) | (np.isnan(in_file) & np.isnan(in_run))
+    difference = float(np.abs(np.where(same, 0, in_file - in_run)).max(initial=0))
+    largest = np.abs(in_run[np.isfinite(in_run)]).max(initial=1)
+    if not difference <= _TOLERANCES[quantize] * largest:
+        raise ValueError(
+            f"`{path.name}` must predict as the run does; its predictions differ by "
+            f"{difference:.2g}, as they are computed here by TensorFlow {tf.__version__}. "
+            f"{_instead(path.suffix[1:] or 'savedmodel', False)}"
+        )
     task = client.model.task
     # Logarithms of probabilities of classes are logits of them; no file has other tasks' logits.
     known = (s for s in task.statistics if not s.of_logits or task.link == "softmax")
@@ -332,7 +380,7 @@ def _entry(client, path, predict):
         "classes": list(client.class_names),
         "test_examples": len(client.test_labels),
         **measured,
-        "largest_difference": float(np.abs(in_file - in_run).max()),
+        "largest_difference": difference,
     }
 
 

@@ -17,21 +17,28 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from tf_pflego.data.tables.preprocessing import Column, Preprocessing  # It takes pyarrow.
 
-# Names of other inputs of a model's functions.
+# Names of other inputs of a model's functions, and of layers of a Keras model.
 _TAKEN = (
+    *("self", "logits", "scaled", "standardized"),
     *("examples", "labels", "steps", "learning_rate", "path", "head", "num_classes"),
     *("client_weight", "participation_scale", "round_number"),
 )
 
 
 def inputs(preprocessing: Preprocessing) -> dict[str, Column]:
-    """Returns the columns by the names of their inputs, which are of letters, digits and `_`."""
+    """Returns the columns by the names of their inputs.
+
+    Names are of ASCII letters, digits and `_`. None begins with `_`, and none differs from another
+    only in upper and lower case, since TensorFlow's graphs take these as one.
+    """
+    taken: set[str] = {*_TAKEN}
     named: dict[str, Column] = {}
     for column in preprocessing.columns:
         name = re.sub(r"[^A-Za-z0-9_]", "_", column.name)
-        name = name if name.strip("_") else f"column{name}"
-        while name in (*named, *_TAKEN) or re.fullmatch(r"theta_\d+", name):
+        name = f"column{name}" if name.startswith("_") else name
+        while name.lower() in taken or re.fullmatch(r"(?i)theta_\d+", name):
             name += "_"
+        taken.add(name.lower())
         named[name] = column
     return named
 
