@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import math
 import os
 import pathlib
-import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,20 +22,12 @@ from tf_pflego.core.tasks import flat
 from tf_pflego.data import client_names
 from tf_pflego.data.tables import raw_columns
 from tf_pflego.engines.tracing import Traced
+from tf_pflego.serving import formats
 from tf_pflego.serving.limits import refuse_what_cannot_leave
-from tf_pflego.simulation.client_models import (
-    ServedClient,
-    forget_eager_initializers,
-    keras_inputs,
-    served_client,
-    served_name,
-)
+from tf_pflego.simulation.client_models import ServedClient, served_client, served_name
 from tf_pflego.simulation.evaluation import label_scales
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, leftovers, log, values
-
-if TYPE_CHECKING:
-    from tf_pflego.serving.personal_model import PersonalModel
 
 _ENTRIES = "clients.json"
 # By how much a file's predictions may differ, in relation to the largest, or to 1.
@@ -57,17 +46,17 @@ def export(
     **about: Any,
 ) -> list[dict[str, Any]]:
     """Writes the models of clients as `export_clients` does, and `about` to clients.json."""
-    write, entries = _WRITERS[format], []
+    write, entries = formats.WRITERS[format], []
     with new_directory(output_dir, overwrite) as directory:
         for client in clients:
             called = client_names.in_file_name(client.name or str(client.number))
             path = directory / f"client_{called}{_SUFFIXES[format]}"
-            with _refusing(client, format, learning):
+            with formats.refusing(client, format, learning):
                 predict = write(client, path, quantize, learning)
-                entries.append(_entry(client, path, predict, quantize))
+                entries.append(_entry(client, path, predict, format, quantize))
             if on_client is not None:
                 on_client(entries[-1])
-        if entries and quantize != "none" and not _holds(path, quantize):
+        if entries and quantize != "none" and not formats.holds(path, quantize):
             log.warning(
                 f"`quantize={quantize}` changed nothing: the weights learn on, or are too small "
                 "for TFLite's converter. The files are as without it"
@@ -239,120 +228,7 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
         partial.rename(path)
 
 
-def _personal_model(client, one_by_one=False):
-    from tf_pflego.serving.personal_model import PersonalModel  # It starts TensorFlow.
-
-    return PersonalModel(client, one_by_one)
-
-
-def _saved_model(client, path, quantize, learning):
-    model = _personal_model(client)
-    with _quiet():
-        save(model, path, model.signatures(learning))
-    serve = tf.saved_model.load(str(path)).signatures["serve"]
-    return lambda raw: serve(**raw)[_output(client)].numpy()
-
-
-def _keras(client, path, quantize, learning):
-    client.keras_model().save(path)
-    try:
-        model = tf.keras.models.load_model(path, compile=False)
-    except Exception as error:  # What Keras raises about a user's classes can be of any kind.
-        raise ValueError(
-            "`body` must be made of layers that Keras finds when it loads a file; it is not "
-            f"({_first_words(error)}). Register each class of your own with "
-            "`keras.saving.register_keras_serializable`, or choose `format='savedmodel'`."
-        ) from error
-    forget_eager_initializers()
-    return lambda raw: model(keras_inputs(model, raw), training=False).numpy()
-
-
-def _tflite(client, path, quantize, learning):
-    path.write_bytes(tflite_of(_personal_model(client, one_by_one=True), quantize, learning))
-    with _quiet():
-        runner = tf.lite.Interpreter(str(path)).get_signature_runner("serve")
-    return lambda raw: runner(**{name: array.numpy() for name, array in raw.items()})[
-        _output(client)
-    ]
-
-
-def _holds(path, quantize):
-    """Returns whether the first function of a TFLite file, `serve`, has quantised weights."""
-    with _quiet():
-        tensors = tf.lite.Interpreter(str(path)).get_tensor_details()
-    return any(np.dtype(tensor["dtype"]).name == quantize for tensor in tensors)
-
-
-@contextlib.contextmanager
-def _refusing(client, format, learning):
-    """Raises as ValueError, with a remedy, what other libraries raise, which can be of any kind."""
-    try:
-        yield
-    except (OSError, MemoryError):  # The remedy is not another format.
-        raise
-    except Exception as error:
-        if isinstance(error, ValueError) and str(error).startswith(("`", "the body must")):
-            raise  # It is of this package.
-        raise ValueError(
-            f"client {client.name or client.number} must have a model that {format} can hold and "
-            f"compute ({_first_words(error)}). {_instead(format, learning)}"
-        ) from error
-
-
-def _instead(format, learning):
-    """Returns the remedy where a format does not take a model."""
-    serves = "`learning=False` (`--nolearning`), or " * (learning and format == "tflite")
-    return f"Choose {serves}`format='{'keras' if format == 'savedmodel' else 'savedmodel'}'`."
-
-
-def _output(client):
-    return client.model.task.output
-
-
-_WRITERS = {"savedmodel": _saved_model, "keras": _keras, "tflite": _tflite}
-
-
-def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = True) -> bytes:
-    """Returns a TFLite model with the signatures of a client's model."""
-    functions = model.signatures(learning)
-    with _quiet(), tempfile.TemporaryDirectory(prefix="tf_pflego_export_") as directory:
-        # The converter sorts functions, and programs that name none call the first.
-        save(model, directory, {"SERVE": functions.pop("serve"), **functions})
-        converter = tf.lite.TFLiteConverter.from_saved_model(
-            directory, signature_keys=["SERVE", *functions]
-        )
-        operations = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        if learning:  # Reading and writing files is none of TFLite's own operations.
-            operations.append(tf.lite.OpsSet.SELECT_TF_OPS)
-        converter.target_spec.supported_ops = operations
-        converter.experimental_enable_resource_variables = learning
-        if quantize != "none":
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if quantize == "float16":
-            converter.target_spec.supported_types = [tf.float16]
-        try:
-            # The name with its length, as FlatBuffers have it.
-            return converter.convert().replace(b"\5\0\0\0SERVE\0", b"\5\0\0\0serve\0")
-        except Exception as error:  # A ConverterError, which has no public name.
-            raise ValueError(
-                "`body` must be made of operations that TFLite has; its converter refuses it "
-                f"({_first_words(error)}). {_instead('tflite', learning)}"
-            ) from error
-
-
-def _first_words(error):
-    return " ".join(str(error).split())[:300]
-
-
-def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) -> None:
-    """Writes a SavedModel with functions as its signatures; other programs look for a default."""
-    functions = functions | {"serving_default": functions.get("serve", functions.get("SERVE"))}
-    # The gradient of a loop needs what the loop has kept, which no file can hold.
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    tf.saved_model.save(module, str(path), functions, options)
-
-
-def _entry(client, path, predict, quantize):
+def _entry(client, path, predict, format, quantize):
     """Returns the entry of a client in clients.json, after a test of its file."""
     in_run, in_file = client.predictions(), predict(client.raw(client.test_examples))
     same = (in_file == in_run) | (np.isnan(in_file) & np.isnan(in_run))
@@ -362,7 +238,7 @@ def _entry(client, path, predict, quantize):
         raise ValueError(
             f"`{path.name}` must predict as the run does; its predictions differ by "
             f"{difference:.2g}, as they are computed here by TensorFlow {tf.__version__}. "
-            f"{_instead(path.suffix[1:] or 'savedmodel', False)}"
+            f"{formats.instead(format, False)}"
         )
     task = client.model.task
     # Logarithms of probabilities of classes are logits of them; no file has other tasks' logits.
@@ -396,24 +272,3 @@ def size_of(path: pathlib.Path) -> int:
     """Returns the bytes of a file, or of all files in a directory."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-@contextlib.contextmanager
-def _quiet():
-    """Keeps TensorFlow's output while it writes a model off the terminal."""
-    with (
-        open(os.devnull, "wb") as nowhere,
-        contextlib.ExitStack() as undo,
-        warnings.catch_warnings(),
-    ):
-        # TensorFlow says of its interpreter that it will be in another package.
-        warnings.filterwarnings("ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated")
-        undo.callback(logging.disable, logging.root.manager.disable)
-        logging.disable(logging.WARNING)
-        with contextlib.suppress(OSError):  # There may be no standard error.
-            kept = os.dup(2)
-            undo.callback(os.close, kept)
-            undo.callback(os.dup2, kept, 2)
-            # TensorFlow Lite writes to it from C++, where no Python logger sees it.
-            os.dup2(nowhere.fileno(), 2)
-        yield

@@ -26,9 +26,9 @@ from tf_pflego.serving.export import (
     chosen_clients,
     new_directory,
     said_of_inputs,
-    save,
     served_clients,
 )
+from tf_pflego.serving.formats import save
 from tf_pflego.simulation.client_models import ServedClient, lone_client, served_name
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, values

@@ -127,12 +127,12 @@ class Training:
         Raises:
           ValueError: The simulation has another method or other clients.
         """
-        count = self._clients.num_clients
-        same_method = getattr(simulation, "algorithm", None) is self._process.algorithm
+        count, algorithm = self._clients.num_clients, self._process.algorithm
+        same_method = getattr(simulation, "algorithm", None) is algorithm
         if not same_method or simulation.data.num_clients != count:
             raise ValueError(
-                f"`simulation` must be a `Simulation` of the process's {self._process.algorithm.name}"
-                f" with the same {count} clients; got {values.shown(simulation)}. Make it with both."
+                f"`simulation` must be a `Simulation` of the process's {algorithm.name} with the "
+                f"same {count} clients; got {values.shown(simulation)}. Make it with both."
             )
         ids = sorted(self.client_states)
         if ids:
