@@ -56,7 +56,7 @@ def simulation_with(kind):
 
 def expected_of(simulation, rows):
     """What the run predicts for rows of a table."""
-    (client,) = served_clients(simulation, ["1296"])
+    (client,) = served_clients(simulation, [simulation.data.client_names.index("1296")])
     examples = simulation.data.preprocessing.examples(pa.table(rows))
     return tf.nn.softmax(client.logits(examples)).numpy()
 
@@ -126,7 +126,7 @@ def test_columns_far_from_zero_are_float64(tmp_path):
         assert entry["largest_difference"] < TOLERANCE
     second = 1_700_000_000 + np.arange(0, 60, 20)
     rows = {"second": second, "SES": [0.5] * 3}
-    (client,) = served_clients(simulation, ["1296"])
+    (client,) = served_clients(simulation, [simulation.data.client_names.index("1296")])
     raw = client.raw(simulation.data.preprocessing.examples(pa.table(rows)))
     np.testing.assert_allclose(raw["second"], second, atol=1e-3)
     with pytest.raises(ValueError, match="the column 'second' must be nearer to 0 for TFLite"):
