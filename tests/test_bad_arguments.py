@@ -209,6 +209,7 @@ def test_a_bad_argument_is_refused(row):
 def test_other_types_that_stand_for_the_same_are_converted(tmp_path):
     config = pfl.RunConfig(
         num_rounds=np.int64(5), eval_every=3.0, dirichlet_alpha=np.float32(0.5), seed=np.uint64(7),
+        partition="dirichlet",
         output_dir=tmp_path, resume=np.bool_(True), num_clients=np.array(4),
     )  # fmt: skip
     names = ("num_rounds", "eval_every", "seed", "output_dir", "num_clients")

@@ -48,7 +48,7 @@ def beside_pflego(dataset, clients, body, per_round, repeats, names):
 def process(repeats):
     """Times rounds of PFLEGO as a process of TFF beside rounds of a simulation on TFF.
 
-    The clients are 20 of two digits each, and those of `images`.
+    The clients are 20 that hold two digits each, and 100 that hold images.
     """
     if not installed(["tff"]):
         return

@@ -21,7 +21,7 @@ from tests.algorithms.mini_batches import (
     weighted_mean,
 )
 from tests.comparison import assert_near
-from tests.conftest import make_clients
+from tests.conftest import make_clients, read_by
 from tests.engines.agreement import ENGINES, assert_agreement
 from tests.oracles import batches, network, residual
 from tf_pflego import SplitModel, algorithms
@@ -128,7 +128,7 @@ def live_body():
 @pytest.mark.parametrize(("method", "config"), [("fedavg", SHARED), ("fedbn", {})])
 def test_it_trains_alike_on_all_engines(method, config, engine, images):
     # A batch of one example has no variance, and rounding would be magnified.
-    settings = LOCAL | DROPPED | config
+    settings = read_by(method, LOCAL | DROPPED | config)
     algorithm = algorithms.build(method, SplitModel(live_body(), 3), **settings)
     assert_agreement(algorithm, images, engine)
 

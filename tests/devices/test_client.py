@@ -16,7 +16,10 @@ from tf_pflego.runs import build
 
 SMALL = {
     "pflego": ({}, {"local_steps": 3}),
-    "ditto": ({"client_weights": "uniform", "network": "mlp"}, {"local_epochs": 1}),
+    "ditto": (
+        {"client_weights": "uniform", "network": "mlp"},
+        {"local_epochs": 1, "batch_size": 128},
+    ),
     "pflego_shared_head": (
         {"label_space": "global", "class_mask": True, "network": "mlp"},
         {"local_steps": 2},

@@ -21,7 +21,7 @@ BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 def test_snippets_print_what_they_say(digits_dir, tmp_path):
     snippets = [text for language, text in BLOCKS if language == "python"]
     assert all(len(snippet.strip().splitlines()) <= 15 for snippet in snippets)
-    promised = "".join(re.findall(r"```python\n.*?```\n\n```\n(.*?)```", README, re.DOTALL))
+    promised = "".join(re.findall(r"```python\n.*?```\n\n```text\n(.*?)```", README, re.DOTALL))
     (own_data,) = snippets
     assert "pfl.from_arrays(" in own_data
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TFDS_DATA_DIR": digits_dir}

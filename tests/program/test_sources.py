@@ -55,7 +55,7 @@ def test_every_verb_works_with_every_source(source, sources, tmp_path, capsys, w
     done(["report", str(output), f"--output={tmp_path / 'report.html'}"], capsys)
     assert "3/3" in done(["list", str(tmp_path / "runs")], capsys).stdout
     keras = [f"--run={output}", "--format=keras", *where]
-    done(["export", "--clients=0", f"--output_dir={tmp_path / 'models'}", *keras], capsys)
+    done(["export", "--clients=1224", f"--output_dir={tmp_path / 'models'}", *keras], capsys)
     if new is not None:
         learnt = [f"--output_dir={tmp_path / 'learnt'}", "--shots=all", *keras]
         done(["personalize", f"--table={new}", *learnt], capsys)

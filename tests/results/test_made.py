@@ -159,10 +159,9 @@ def test_tables_of_documents_are_those_of_the_result_files(document):
 def test_flag_files_to_read_are_one_per_algorithm_with_what_was_measured():
     files = documents.flag_files()
     quickstart = ROOT / "run_configs" / "quickstart.flags"
-    alone = quickstart.with_stem("quickstart_local")
     named = (ROOT / "run_configs" / "private").glob("*.flags")  # Other methods' names for settings.
     every = {*(ROOT / "run_configs").rglob("*.flags")}
-    assert every == {quickstart, alone, *named, *files}
+    assert every == {quickstart, *named, *files}
     names = []
     for path in every:
         run_config, _, unused = parsed(f"--flagfile={path}")

@@ -84,10 +84,15 @@ def test_nothing_else_changes_who_takes_part(monkeypatch, digits_dir):
     _, expected = drawn(monkeypatch, digits_dir)
     refused = set()
     looked_at = {*places(), *KNOWN, *NEITHER}
-    for field in dataclasses.fields(RunConfig):
-        if (name := field.name) in looked_at:
+    fields = {field.name: field for field in dataclasses.fields(RunConfig)}
+    for name, field in fields.items():
+        if name in looked_at:
             continue
-        outcome = drawn(monkeypatch, digits_dir, **{name: another(field)})
+        changes = {name: another(field)}
+        for needed in field.metadata["read_with"]:  # Else it would be refused as not read.
+            other, wanted = next(iter(needed.items()))
+            changes.setdefault(other, wanted[0] if wanted else another(fields[other]))
+        outcome = drawn(monkeypatch, digits_dir, **changes)
         if outcome is None:
             refused.add(name)
         else:

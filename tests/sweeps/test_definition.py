@@ -27,7 +27,7 @@ def test_a_grid_has_all_combinations_of_which_the_last_varies_fastest():
 def test_cells_are_named_by_what_they_differ_in():
     cells = planned(
         pfl.grid(dataset=["digits", "emnist/byclass"], algorithm=["fedavg", "fedrep"]),
-        {"local_epochs": 2, "head_epochs": 3} | RATES,
+        {"local_epochs": 2, "batch_size": 2, "head_epochs": 3} | RATES,
     )
     assert [cell.name for cell in cells] == [
         "digits_fedavg",

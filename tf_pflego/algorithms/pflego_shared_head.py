@@ -84,10 +84,6 @@ class PflegoSharedHeadConfig(Exchanges, optimizers.ServerSettings):
         2.0,
         "p, by what lambda grows with what V knows, if a round has one exchange",
         at_least=0,
-        read_with=(
-            {"correction": ("learnt",), "penalty_growth": (0,)},
-            {"exchanges_per_round": (1,), "penalty_growth": (0,)},
-        ),
     )
     gate: str = settings.setting(
         "learnt",

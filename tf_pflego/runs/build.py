@@ -100,7 +100,7 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
         of_clients, *_ = loader.args
         names = *names_with(Role.DATA | Role.DEALING | Role.CLIENTS, config.RunConfig), "seed"
         if all(getattr(of_clients, name) == getattr(run_config, name) for name in names):
-            return settings
+            return {}
     if clients.validation is not None:  # It was not drawn as the run would.
         settings["validation_fraction"] = None
     settings = {
