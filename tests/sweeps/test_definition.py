@@ -46,12 +46,12 @@ def test_cells_are_named_by_what_they_differ_in():
 def test_a_label_has_what_differs_and_one_of_the_settings_that_change_together():
     """A truth value is named."""
     cells = planned(
-        pfl.grid(class_mask=[False, True], algorithm=["fedavg", "fedprox"], local_epochs=[1, 5]),
+        pfl.grid(class_mask=[False, True], algorithm=["fedavg", "fedprox"], local_steps=[1, 5]),
         {"label_space": "global"},
     )
-    assert cells[0].name == "fedavg_local_epochs1"
-    assert cells[-1].name == "class_mask_fedprox_local_epochs5"
-    assert cells[-1].label == "fedprox (local_epochs=5)"
+    assert cells[0].name == "fedavg_local_steps1"
+    assert cells[-1].name == "class_mask_fedprox_local_steps5"
+    assert cells[-1].label == "fedprox (local_steps=5)"
     assert cells[-1].condition == {"class_mask": True}
     together = {"server_optimizer": "adam", "server_learning_rate": 0.01}
     cells = planned([{"algorithm": "fedavg"}, {"algorithm": "fedavg"} | together], {})
