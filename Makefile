@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
-	@$(QUICKSTART)/bin/python -m tf_pflego.main sweep run_configs/experiments/quickstart.py --seeds=0,1,2 --jobs=2 --output_dir=runs/compared
+	@$(QUICKSTART)/bin/python -m tf_pflego.main sweep run_configs/experiments/quickstart.py --jobs=2 --output_dir=runs/compared
 	@$(QUICKSTART)/bin/python -m tf_pflego.main report runs/compared --output=runs/quickstart.html
 	@echo "Open it in a browser: file://$(abspath runs/quickstart.html)"
 

@@ -1,11 +1,11 @@
 """PFLEGO, its shared head, FedAvg and each client alone, on handwritten digits.
 
-  tf-pflego sweep run_configs/experiments/quickstart.py --seeds=0,1,2 --output_dir=runs/compared
+  tf-pflego sweep run_configs/experiments/quickstart.py --output_dir=runs/compared
 
 Each of the 40 clients holds seven of the ten digits, with about 36 training images, and half of the
 clients take part in a round. Clients number their digits themselves, so that the same number means
 another digit to another client; only the shared head knows which digit each of them is. The rates
-were chosen with the seeds 100, 101 and 102. `make quickstart` runs the first three seeds.
+were chosen with the seeds 100, 101 and 102. `make quickstart` runs it.
 """
 
 from tf_pflego.sweeps import Experiment
@@ -32,6 +32,6 @@ quickstart = Experiment(
         "eval_every": 10,
         "train_loss_every": 100,
     },
-    seeds=(0, 1, 2, 3, 4, 5),
+    seeds=(0, 1, 2),
     title="Handwritten digits: together or alone",
 )
