@@ -12,6 +12,7 @@ from tf_pflego import algorithms, data, models
 from tf_pflego.core import algorithm as contract
 from tf_pflego.core.algorithm import ClientResult, Weights
 from tf_pflego.core.participation import Participation
+from tf_pflego.core.settings import unread
 from tf_pflego.data.partitions.partition import starts
 from tf_pflego.program import terminal
 from tf_pflego.runs import config
@@ -186,9 +187,11 @@ def simulation_of(clients, body, algorithm, engine, per_round, share=1, sampled=
     model = model.within(
         config.RunConfig.activation_gigabytes, share * clients.train.sizes.max(), per_round
     )
-    known = {field.name for field in dataclasses.fields(algorithms.REGISTRY[algorithm][0])}
+    fields = dataclasses.fields(algorithms.REGISTRY[algorithm][0])
     common = {"local_steps": LOCAL_STEPS, "schedule_rounds": config.RunConfig.num_rounds}
-    settings = {name: common[name] for name in known & common.keys()} | settings
+    values = {field.name: field.default for field in fields} | common | settings
+    read = {field.name for field in fields} - dict(unread(fields, values.__getitem__)).keys()
+    settings = {name: common[name] for name in read & common.keys()} | settings
     built = algorithms.build(algorithm, model, **settings)
     participation = Participation(clients.num_clients, per_round)
     return Simulation(built, clients, participation, engine, eval_clients=sampled)

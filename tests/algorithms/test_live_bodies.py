@@ -32,7 +32,7 @@ layers = tf.keras.layers
 # float32 against float64 through nine normalisations, which divide by small deviations. With larger
 # rates channels become constant; the sign of what rounding makes of those decides on gradients.
 TOLERANCE, RATE = 5e-5, 0.01
-SHARED = {"batch_statistics": "shared"}
+SHARED = {"batch_statistics": "shared", "fine_tuning_steps": 0}
 
 
 def one_unit():
@@ -138,7 +138,7 @@ def test_dropout_draws_a_mask_for_each_batch(tiny_clients):
     body = tf.keras.Sequential(
         [tf.keras.Input((4,)), layers.Dense(5, activation="relu"), layers.Dropout(0.4)]
     )
-    simulation = simulation_of("fedavg", SplitModel(body, 3), tiny_clients)
+    simulation = simulation_of("fedavg", SplitModel(body, 3), tiny_clients, fine_tuning_steps=0)
     fold_in = tf.random.experimental.stateless_fold_in
 
     def trained(w, client, number):

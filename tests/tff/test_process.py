@@ -176,7 +176,7 @@ def test_the_evaluation_is_that_of_the_simulation(tiny_model, tiny_clients):
 
 
 # In full batches nothing is drawn, for which a learning process knows clients by their data alone.
-WHOLE = {"batch_size": 0, "local_epochs": 2}
+WHOLE = {"local_steps": 2}
 KEEP_NOTHING = {"fedavg": WHOLE, "fedrecon": {"local_steps": 3, "head_start": "anew"}}
 
 

@@ -50,13 +50,16 @@ def residents(definition: Definition, directory):
             site.resident.close()
 
 
-def serve(config, clients, directory, callbacks=(), **hyper_parameters) -> None:
-    """Runs a federation of resident clients, whose run is in `directory / "run"`."""
+def serve(config, clients, directory, callbacks=(), of_server=None, **hyper_parameters) -> None:
+    """Runs a federation of resident clients, whose run is in `directory / "run"`.
+
+    The settings `of_server` are those that a simulation would not read.
+    """
     definition = Definition.of(config, hyper_parameters, clients, NAMES)
     with residents(definition, directory) as sockets:
         places = {"sockets": str(sockets), "output_dir": str(directory / "run")}
-        names = ",".join(NAMES)
-        devices = dataclasses.replace(config, engine="devices", client_names=names, **places)
+        places |= {"client_names": ",".join(NAMES)} | (of_server or {})
+        devices = dataclasses.replace(config, engine="devices", **places)
         server.serve(devices, callbacks=callbacks, definition=definition)
 
 

@@ -61,9 +61,9 @@ class GoesAway(Callback):
 
 def test_a_client_that_is_away_is_said_once_and_so_is_its_return(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(server_links, "_SHORT_SECONDS", 60.0)
-    config = config_of(num_rounds=5, clients_per_round=3, min_reports=2, eval_every=1)
+    config = config_of(num_rounds=5, clients_per_round=3, eval_every=1)
     away = GoesAway(tmp_path / "sockets/node_2.socket")
-    serve(config, clients_like(), tmp_path, [away])
+    serve(config, clients_like(), tmp_path, [away], {"min_reports": 2})
     name = federation.NAMES[2]
     assert [line for line in caplog.messages if line.startswith(f"{name} ")] == [
         f"{name} is left out of round 2: it has not answered in time",

@@ -68,9 +68,10 @@ def trained(tmp_path, monkeypatch, changed, num_rounds=2, **settings):
         return changed(resident, request, reply), line
 
     monkeypatch.setattr(Resident, "answer", other)
+    of_server = {name: settings.pop(name) for name in settings.keys() & {"checkpoint_every"}}
     config = config_of(num_rounds=num_rounds, clients_per_round=3, eval_every=1, **settings)
     clients = clients_like(uniform=config.client_weights == "uniform")
-    serve(config, clients, tmp_path, local_steps=1)
+    serve(config, clients, tmp_path, of_server=of_server, local_steps=1)
     assert last == dict.fromkeys(NAMES, "end")
     with np.load(tmp_path / "run/server.npz") as state:
         assert all(np.isfinite(state[name]).all() for name in state)
