@@ -371,11 +371,8 @@ class _Run:
 
 
 def _versions():
-    return {
-        "tf_pflego": version.__version__,
-        "commit": source_commit(),
-        "tensorflow": tf.__version__,
-    }
+    versions = {"tf_pflego": version.__version__, "tensorflow": tf.__version__}
+    return {**versions, "commit": source_commit()}
 
 
 def source_commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | None:
