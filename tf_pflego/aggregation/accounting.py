@@ -298,6 +298,6 @@ def _library() -> Any:
     except ImportError as error:
         raise ImportError(
             "differential privacy needs dp-accounting, which cannot be imported "
-            f"({error}). Install it: `pip install 'tf_pflego[privacy]'`."
+            f"({error}). Install it: `pip install '.[privacy]'` in a checkout."
         ) from error
     return dp_accounting

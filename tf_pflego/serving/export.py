@@ -30,7 +30,7 @@ from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, leftovers, log, values
 
 _ENTRIES = "clients.json"
-# By how much a file's predictions may differ, in relation to the largest, or to 1.
+# By how much a file's predictions may differ, in relation to the largest, or to 0.001.
 _TOLERANCES = {"none": 1e-2, "float16": 5e-2, "int8": 0.5}
 _SUFFIXES = {"savedmodel": "", "keras": ".keras", "tflite": ".tflite"}
 
@@ -233,7 +233,7 @@ def _entry(client, path, predict, format, quantize):
     in_run, in_file = client.predictions(), predict(client.raw(client.test_examples))
     same = (in_file == in_run) | (np.isnan(in_file) & np.isnan(in_run))
     difference = float(np.abs(np.where(same, 0, in_file - in_run)).max(initial=0))
-    largest = np.abs(in_run[np.isfinite(in_run)]).max(initial=1)
+    largest = np.abs(in_run[np.isfinite(in_run)]).max(initial=1e-3)
     if not difference <= _TOLERANCES[quantize] * largest:
         raise ValueError(
             f"`{path.name}` must predict as the run does; its predictions differ by "

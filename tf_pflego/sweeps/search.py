@@ -26,8 +26,8 @@ class Search:
             import optuna
         except ImportError as error:
             raise ImportError(
-                "a range is searched by Optuna, which is not installed. Install "
-                "`tf_pflego[search]`, or write the values as a list"
+                "a range is searched by Optuna, which is not installed. Install it by "
+                "`pip install '.[search]'` in a checkout, or write the values as a list"
             ) from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         # A random start of a third, since the default of ten would leave few trials nothing else.

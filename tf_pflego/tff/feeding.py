@@ -127,12 +127,13 @@ class Training:
         Raises:
           ValueError: The simulation has another method or other clients.
         """
-        count, algorithm = self._clients.num_clients, self._process.algorithm
+        algorithm, clients = self._process.algorithm, self._clients
         same_method = getattr(simulation, "algorithm", None) is algorithm
-        if not same_method or simulation.data.num_clients != count:
+        if not same_method or not np.array_equal(simulation.data.train.sizes, clients.train.sizes):
             raise ValueError(
                 f"`simulation` must be a `Simulation` of the process's {algorithm.name} with the "
-                f"same {count} clients; got {values.shown(simulation)}. Make it with both."
+                f"same {clients.num_clients} clients; got {values.shown(simulation)}. Make it with "
+                "both."
             )
         ids = sorted(self.client_states)
         if ids:
