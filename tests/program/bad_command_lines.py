@@ -180,6 +180,8 @@ ROWS = [
     (["--engine=in_process", "--ray_address=auto"], "unless --engine is ray", "Leave it out"),
     (["--algorithm=pflego_shared_head", "--correction=none", "--penalty_growth=1"],
      "unless --correction is learnt", "Leave it out, or correct --correction"),
+    (["--algorithm=pflego_shared_head", "--exchanges_per_round=2", "--penalty_growth=1"],
+     "unless --exchanges_per_round is 1", "Leave it out, or correct --exchanges_per_round"),
     (["--head_solver=newton", "--client_learning_rate=0.1"], "unless --head_solver is gd", "Leave"),
     # What contradicts itself.
     (["--participation=range"], "--clients_per_round_range must be two whole numbers", "Set e.g."),

@@ -26,7 +26,7 @@ OTHERS = {
     "system/temporary.py": "a file that it makes",
     "tff/engine/watch.py": "/proc",
     "tff/engine/files.py": "what its own process has just written",
-    "serving/export.py": "/dev/null",
+    "serving/formats.py": "/dev/null",
     "reports/writing.py": "files of the package",
     "sweeps/run_jobs.py": "a log that is written",
     "sweeps/processes.py": "a log that is written",

@@ -81,7 +81,11 @@ class PflegoSharedHeadConfig(Exchanges, optimizers.ServerSettings):
         0.01, "lambda, weight of the squared norm of a client's correction", at_least=0
     )
     penalty_growth: float = settings.setting(
-        2.0, "p, by what lambda grows with what V knows, if a round has one exchange", at_least=0
+        2.0,
+        "p, by what lambda grows with what V knows, if a round has one exchange",
+        at_least=0,
+        read_with=({"correction": ("learnt",)}, {"exchanges_per_round": (1,)}),
+        off=0.0,
     )
     gate: str = settings.setting(
         "learnt",

@@ -38,6 +38,7 @@ def setting(
     taken=None,
     is_path=False,
     read_with=(),
+    off=None,
     role=Role.TRAINING,
 ) -> Any:
     """Returns a dataclass field with its help text and the values that it takes.
@@ -56,6 +57,7 @@ def setting(
       read_with: {name of another setting: values}, if it is read only while one of these has one
         of its values; None stands for all but its least number or an empty text. All of several
         such mappings must hold.
+      off: The value that says what holds as well where it is not read.
       role: The facts that runs, sweeps and federations go by.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
@@ -67,6 +69,7 @@ def setting(
         "taken": (choices or words) if taken is None else taken,
         "is_path": is_path,
         "read_with": (read_with,) if isinstance(read_with, Mapping) else read_with,
+        "off": off,
         "role": role,
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -96,7 +99,7 @@ def kind_of(field: dataclasses.Field) -> type:
 
 def definition(field: dataclasses.Field) -> dict[str, Any]:
     """Returns all of a setting on which algorithms must agree: how its flag is shown and read."""
-    own = "taken", "read_with"
+    own = "taken", "read_with", "off"
     about = {key: value for key, value in field.metadata.items() if key not in own}
     return {"type": kind_of(field), **about}
 
@@ -208,7 +211,7 @@ def unread(
         return f"`{name}` is {' or '.join(map(str, wanted))}"
 
     for name, field in by_name.items():
-        if value_of(name) in field.metadata["words"]:
+        if value_of(name) in (*field.metadata["words"], field.metadata["off"]):
             continue
         if value_of(name) == field.default and not is_given(name):
             continue
