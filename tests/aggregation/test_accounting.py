@@ -123,5 +123,5 @@ def test_what_cannot_be_accounted_for_is_refused():
 def test_an_absent_dp_accounting_is_an_error_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     accountant = Accountant(Participation(9, 9), "gaussian", 1.0, 1e-5, 4)
-    with pytest.raises(ImportError, match=r"pip install 'tf_pflego\[privacy\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[privacy\]'"):
         accountant.epsilon(4)

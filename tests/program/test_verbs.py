@@ -166,7 +166,7 @@ EXPORT = ("export", "--run={run}", "--output_dir={tmp}/x")
         (["export", "--run={tmp}", "--output_dir={tmp}/x"], "--run must be the output directory"),
         (["export", "--run={run}", "--output_dir={run}"], "--output_dir must be a new or empty"),
         (["export", "--run={run}", "--output_dir={run}", "--overwrite"], "has no clients.json"),
-        ([*EXPORT, "--clients=33"], "--clients must be a whole number in [0, 10)"),
+        ([*EXPORT, "--clients=33"], "a whole number in [0, 10), of a client, or all, or"),
         ([*EXPORT, "--clients=best"], "--clients must be"),
         ([*EXPORT, "--model=own"], "--model must be one of personalized"),
         ([*EXPORT, "--quantize=int8"], "must be none for"),
