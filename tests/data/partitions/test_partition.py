@@ -38,13 +38,24 @@ def test_every_class_is_held_even_with_as_few_clients_as_can():
         assert sorted(np.concatenate(partition.classes)) == list(range(10))
 
 
+def test_fewer_hold_a_class_each_and_the_rest_is_not_used(caplog):
+    labels = labels_of(10, 20)
+    with caplog.at_level("INFO"):
+        partition = round_robin(labels, labels, 4, 2, 10, seed=0)
+    held = np.concatenate(partition.classes)
+    assert len(set(held)) == 8
+    dealt = np.concatenate(partition.train_indices)
+    np.testing.assert_array_equal(np.sort(dealt), np.flatnonzero(np.isin(labels, held)))
+    without = ", ".join(map(str, sorted(set(range(10)) - set(held))))
+    assert f"no client holds the classes {without}, and their examples" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"classes_per_client": 11},
          r"`classes_per_client` must be in \[1, 10\], the number of classes; got 11. Lower"),
         ({"classes_per_client": 0}, "the number of classes; got 0. Raise"),
-        ({"num_clients": 4}, "at least 5, so that with 2 classes per client each of the 10 clas"),
         ({"num_clients": 0}, "`num_clients` must be at least 1; got 0. Raise `num_clients`"),
         ({"num_clients": 1000}, "must be at most 200, the number of train .*; got 1000. Lower"),
         ({"train_labels": [*range(10), 12, 10]},

@@ -13,7 +13,7 @@ from tf_pflego.data.partitions.partition import (
     by_owner,
     refuse_clients_without,
 )
-from tf_pflego.system import values
+from tf_pflego.system import log, values
 
 
 def classes_per_client(personalization: str, num_classes: int) -> int:
@@ -33,7 +33,8 @@ def round_robin(
 ) -> Partition:
     """Returns a partition by random classes: each client holds K, and shares their examples.
 
-    The examples of a class are shuffled, then dealt one by one to the clients that hold it.
+    The examples of a class are shuffled, then dealt one by one to the clients that hold it. If the
+    clients hold fewer than C classes in all, examples of the other classes are not used.
     Training and test examples are dealt separately, to the same clients.
 
     Args:
@@ -47,7 +48,7 @@ def round_robin(
     Raises:
       TypeError: The labels are no integers.
       ValueError: A label is not in [0, C), a number is not whole or the seed no seed, K is not in
-        [1, C], some class would have no holder, or some client no example.
+        [1, C], or some client has no example.
     """
     num_clients = values.whole("num_clients", num_clients, 1)
     num_classes = values.whole("num_classes", num_classes, 1)
@@ -57,12 +58,6 @@ def round_robin(
         raise ValueError(
             f"`classes_per_client` must be in [1, {num_classes}], the number of classes; got "
             f"{per_client}. {'Lower' if per_client > 1 else 'Raise'} `classes_per_client`."
-        )
-    if num_clients * per_client < num_classes:
-        raise ValueError(
-            f"`num_clients` must be at least {-(-num_classes // per_client)}, so that with "
-            f"{per_client} classes per client each of the {num_classes} classes is held by "
-            f"someone; got {num_clients}. Raise `num_clients` or `classes_per_client`."
         )
     labels_of = {
         "train": checks.labels_below(num_classes, train_labels, "`train_labels`"),
@@ -76,6 +71,9 @@ def round_robin(
             )
     rng = seeds.generator(seed, "partition/classes")
     holds = _draw_classes(num_clients, per_client, num_classes, rng)
+    if not (held := holds.any(axis=0)).all():
+        without = ", ".join(map(str, np.flatnonzero(~held)))
+        log.info(f"no client holds the classes {without}, and their examples are not used")
     indices = []
     for name, labels in labels_of.items():
         owner = _deal(labels, holds, seeds.generator(seed, f"partition/{name}"))
@@ -85,22 +83,25 @@ def round_robin(
 
 
 def _draw_classes(num_clients, per_client, num_classes, rng):
-    """Returns [I, C] bool with K True per row, drawn uniformly, then mended: no column is empty."""
+    """Returns [I, C] bool with K True per row, drawn uniformly, then mended: no column is empty.
+
+    With I K < C, each column has at most one True.
+    """
     holds = np.zeros((num_clients, num_classes), bool)
     drawn = np.argsort(rng.random((num_clients, num_classes)), axis=1)[:, :per_client]
     np.put_along_axis(holds, drawn, True, axis=1)
     for orphan in np.flatnonzero(~holds.any(axis=0)):
         # Some client gives up a class that others hold too, for this one.
-        client, given_up = rng.permutation(np.argwhere(holds & (holds.sum(axis=0) > 1)))[0]
-        holds[client, given_up], holds[client, orphan] = False, True
+        for client, given_up in rng.permutation(np.argwhere(holds & (holds.sum(axis=0) > 1)))[:1]:
+            holds[client, given_up], holds[client, orphan] = False, True
     return holds
 
 
 def _deal(labels, holds, rng):
     """Returns [N], the client that each example is dealt to."""
-    owner = np.empty(len(labels), np.int64)
+    owner = np.full(len(labels), -1)
     shuffled = rng.permutation(len(labels))
-    for label in range(holds.shape[1]):
+    for label in np.flatnonzero(holds.any(axis=0)):
         class_rows = shuffled[labels[shuffled] == label]
         holders = np.flatnonzero(holds[:, label])
         owner[class_rows] = holders[np.arange(len(class_rows)) % len(holders)]
