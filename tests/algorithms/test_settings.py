@@ -14,8 +14,14 @@ from tf_pflego.core.settings import kind_of
 # Short rounds, for methods that read these beside their defaults, and the last two of a schedule.
 SHORT = {"schedule_rounds": 9, "batch_size": 2, "local_steps": 9, "local_epochs": 2}
 SIZES, ROUNDS = (2, 3), (8, 9)
-# All methods would take minutes.
-NAMES = ("fedavg",)
+# What changes nothing at two clients with so few examples.
+ALIKE = {
+    "fedfomo": {"models_received", "drop_last_batch"},
+    "pfedfda": {"covariance_shrinkage"},
+    "pflego_shared_head": {
+        "penalty_growth"
+    },  # The shared head does not know a client's classes yet.
+}
 
 
 def another(field, plain):
@@ -87,7 +93,8 @@ def learnt(name, model, settings):
     return [np.asarray(leaf) for leaf in tf.nest.flatten((server, states, outputs))]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(algorithms.REGISTRY))
 def test_a_setting_alone_changes_something_or_is_refused(name, tiny_model):
     kind = algorithms.REGISTRY[name][0]
     fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -112,5 +119,5 @@ def test_a_setting_alone_changes_something_or_is_refused(name, tiny_model):
             assert f"`{setting}`" in str(error)
             continue
         if len(plain) == len(other) and all(map(np.array_equal, plain, other)):
-            silent.append((setting, value))
-    assert not silent
+            silent.append(setting)
+    assert set(silent) == ALIKE.get(name, set())

@@ -10,12 +10,14 @@ import functools
 import hashlib
 import itertools
 import math
+import os
 import pathlib
 
 import tensorflow as tf
 
 from tf_pflego.core import execution, seeds
-from tf_pflego.system import limited_files, values
+from tf_pflego.models import keras_file
+from tf_pflego.system import limited_files, texts, values
 
 
 def mlp(example_shape: tuple[int, ...], seed: int, units: int = 200) -> "tf.keras.Model":
@@ -105,6 +107,10 @@ NETWORKS = {
 }
 
 
+# The file of which `digest` was last asked, so that no other is loaded if it changes meanwhile.
+_read: dict[str, bytes] = {}
+
+
 def is_file(name: str) -> bool:
     """Returns whether a network is a file of the user's, and none of `NETWORKS`."""
     return name.endswith(".keras")
@@ -115,24 +121,28 @@ def digest(name: str) -> str | None:
     if not is_file(name):
         return None
     try:
-        return hashlib.sha256(content_of_file(name)).hexdigest()
+        content = content_of_file(name)
     except (OSError, limited_files.DamagedFileError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(
             f"`network` must be a file that can be read; {name} cannot be ({reason}). Correct "
             "`network`."
         ) from error
+    _read.clear()  # A network may be large, and programs have one.
+    _read[name] = content
+    return hashlib.sha256(content).hexdigest()
 
 
 def content_of_file(name: str) -> bytes:
     """Returns the bytes of a network's file, which may be behind a link."""
-    return limited_files.content(pathlib.Path(name).expanduser().resolve(), math.inf)
+    path = os.path.realpath(os.path.expanduser(name))
+    return limited_files.content(pathlib.Path(path), math.inf)
 
 
 def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
     """Returns the body `name`, a key of `NETWORKS` or a Keras file; examples must fit it.
 
-    A file is loaded in Keras' safe mode, without code that it may hold.
+    A file is loaded without code that it may hold, from the bytes that `digest` has read last.
     """
     if is_file(name):
         return _loaded(name)
@@ -158,14 +168,13 @@ def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Mod
 
 
 def _loaded(name):
-    path = pathlib.Path(name).expanduser()
     try:
-        return tf.keras.models.load_model(path, compile=False, safe_mode=True)
+        return keras_file.load(_read[name] if name in _read else content_of_file(name))
     except Exception as error:  # They are of many kinds.
+        reason = texts.printable(" ".join(str(error).split())).rstrip(".")
         raise ValueError(
             "`network` must be a file that the installed Keras can load, without code of its own; "
-            f"{name}: {' '.join(str(error).split()).rstrip('.'):.300}. Save it by "
-            "`body.save('body.keras')` with that version."
+            f"{name}: {reason:.300}. Save it by `body.save('body.keras')` with that version."
         ) from error
 
 

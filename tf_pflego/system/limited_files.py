@@ -23,7 +23,7 @@ import numpy as np
 
 _MOST_BYTES, _MOST_BYTES_OF_JSON = 2**28, 2**20
 _MOST_BYTES_MORE = 2**29  # of the arrays of a compressed file than the file has
-_MOST_ARRAYS = 10_000
+_MOST_MEMBERS = 10_000
 _DEEPEST, _LONGEST_TEXT, MOST_DIGITS = 8, 10_000, 18
 _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 
@@ -98,19 +98,30 @@ def arrays(path: str | pathlib.Path, most: float = _MOST_BYTES) -> dict[str, np.
     path = pathlib.Path(path)
     with _opened(path, most) as (file, size):
         try:
-            with zipfile.ZipFile(file) as archive:
-                members = archive.infolist()
-                held, limit = sum(one.file_size for one in members), size + _MOST_BYTES_MORE
-                if held > limit or len(members) > _MOST_ARRAYS:
-                    raise ValueError(
-                        f"{len(members)} arrays of {held} bytes; at most {_MOST_ARRAYS} of {limit} "
-                        "are read"
-                    )
-                return {
-                    one.filename.removesuffix(".npy"): _array(archive.read(one)) for one in members
-                }
+            return {name.removesuffix(".npy"): _array(array) for name, array in members(file, size)}
         except Exception as error:  # Of what is no archive, zipfile raises errors of many kinds.
             raise DamagedFileError(path, f"cannot be read ({error})") from None
+
+
+def members(file: IO[bytes], size: int) -> Iterator[tuple[str, bytes]]:
+    """Yields the names and bytes of the members of a zip archive of so many bytes.
+
+    It is a ValueError if they are too many or too large; zipfile raises errors of many kinds.
+    """
+    with zipfile.ZipFile(file) as archive:
+        infos = archive.infolist()
+        held, limit = sum(one.file_size for one in infos), limit_of(size)
+        if held > limit or len(infos) > _MOST_MEMBERS:
+            raise ValueError(
+                f"{len(infos)} arrays of {held} bytes; at most {_MOST_MEMBERS} of {limit} are read"
+            )
+        for one in infos:
+            yield one.filename, archive.read(one)
+
+
+def limit_of(size: int) -> int:
+    """Returns how many bytes a compressed file of `size` bytes may hold."""
+    return size + _MOST_BYTES_MORE
 
 
 def is_number(value: Any) -> TypeGuard[float]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_pflego.models.body import graphs, normalization, pooling, rectifiers
 from tf_pflego.models.body.live import OF_SEED, Live
-from tf_pflego.system import values
+from tf_pflego.system import texts, values
 
 # Stateful operations that leave a body a function of nothing but its weights and the examples.
 _HARMLESS_STATEFUL_OPS = frozenset(
@@ -153,7 +153,7 @@ def traced(
             f"`body` cannot be called with training=True on {example.dtype.name} examples of shape "
             f"{tuple(example.shape[1:])}. If it takes others, put an Input that says so before it: "
             "tf.keras.Sequential([tf.keras.Input(shape, dtype=dtype), body]). "
-            f"TensorFlow says: {' '.join(str(error).split())}"
+            f"TensorFlow says: {texts.printable(' '.join(str(error).split()))}"
         ) from error
     if noted.pop("adds_losses"):
         raise ValueError(

@@ -1,0 +1,111 @@
+"""Networks in Keras files, which may come from others: no code in them runs, no other file is read.
+
+Keras' safe mode alone does not hold this: Keras 2.14 reads weights by pickle, and HDF5 and layers
+can name files of this machine.
+"""
+
+import io
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import h5py
+import tensorflow as tf
+
+from tf_pflego.system import limited_files
+
+_MEMBERS = ["config.json", "metadata.json", "model.weights.h5"]
+_ROOMS = {
+    *("activations", "constraints", "dtype_policies", "engine", "initializers", "layers"),
+    *("mixed_precision", "models", "ops", "quantizers", "random", "regularizers"),
+}
+# Layers that run code or programs, or read files.
+_REFUSED = {"Lambda", "__lambda__", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
+_WORDS = "vocabulary", "idf_weights"  # of look-up layers: a list, or else the name of a file
+# Operations of TensorFlow between layers of Keras 2, without those that read, write or call.
+_OPERATIONS = ("__operators__.", "math.", "nn.", "linalg.")
+_MORE_OPERATIONS = {
+    *("cast", "clip_by_value", "concat", "expand_dims", "gather", "identity", "one_hot", "pad"),
+    *("repeat", "reshape", "reverse", "shape", "slice", "split", "squeeze", "stack", "tile"),
+    *("transpose", "unstack", "where", "zeros_like", "ones_like"),
+}
+_NO_SIZES = "seed", "shared_object_id"
+_LEAST_LIMIT = 10_000  # of whole numbers in a configuration, such as units, in a small network
+
+
+def load(content: bytes) -> "tf.keras.Model":
+    """Returns the network that a Keras file's bytes hold.
+
+    Raises:
+      ValueError: The archive has other members than a configuration and weights, or the
+        configuration has a layer that runs code, reads files or is not Keras' or registered, or the
+        weights are not all in the file. Of what Keras refuses, exceptions are of many kinds.
+    """
+    parts = list(limited_files.members(io.BytesIO(content), len(content)))
+    if sorted(name for name, _ in parts) != _MEMBERS:
+        raise ValueError(f"it must have the members {', '.join(_MEMBERS)}, and no others")
+    part = dict(parts)
+    # A layer has at least one weight per unit, so that no larger number needs memory.
+    _check(json.loads(part["config.json"]), max(_weights(part["model.weights.h5"]), _LEAST_LIMIT))
+    with tempfile.TemporaryDirectory(prefix="tf_pflego_network_") as directory:
+        path = os.path.join(directory, "network.keras")
+        pathlib.Path(path).write_bytes(content)
+        return tf.keras.models.load_model(path, compile=False, safe_mode=True)
+
+
+def _weights(content):
+    """Returns the number of weights in an HDF5 file, all of which must be in it."""
+    with h5py.File(io.BytesIO(content), "r") as file:
+        links: dict[str, Any] = {}
+        objects: dict[str, Any] = {}
+        file.visititems_links(links.__setitem__)
+        file.visititems(objects.__setitem__)
+        for name, link in links.items():
+            if not isinstance(link, h5py.HardLink):
+                raise ValueError(f"its weights have a link at {name}, which is not followed")
+        datasets = [one for one in objects.values() if isinstance(one, h5py.Dataset)]
+        for one in datasets:
+            if one.external or one.is_virtual or one.dtype.kind not in "biuf":
+                raise ValueError(f"its weights at {one.name} must be numbers in the file itself")
+        size, limit = sum(one.nbytes for one in datasets), limited_files.limit_of(len(content))
+        if size > limit:
+            raise ValueError(f"its weights have {size} bytes; at most {limit} are read")
+        return sum(one.size for one in datasets)
+
+
+def _check(value: Any, largest: int, key: str = "") -> None:
+    """Refuses what a configuration must not name, at any depth."""
+    if isinstance(value, list):
+        for part in value:
+            _check(part, largest, key)
+    elif isinstance(value, dict):
+        if "class_name" in value:
+            _check_class(value)
+        for word in _WORDS:
+            if not isinstance(value.get(word), (list, type(None))):
+                raise ValueError(f"its layers must hold their {word}; no file is read for it")
+        for name, part in value.items():
+            _check(part, largest, name)
+    elif isinstance(value, int) and value > largest and key not in _NO_SIZES:
+        raise ValueError(f"its {key} must be at most its number of weights; got {value}")
+
+
+def _check_class(about):
+    module, name, config = about.get("module"), about["class_name"], about.get("config")
+    names = [name, config if name == "function" else "", about.get("registered_name") or ""]
+    if not all(isinstance(one, str) for one in (module or "", *names)):
+        raise ValueError("its layers must have names")
+    if tf.keras.utils.get_registered_object(names[-1]) is not None:
+        return
+    rooms = [room for room in (module or "").split(".") if room != "src"]
+    known = module is None or rooms == ["builtins"] or rooms[0] == "keras"
+    if not known or (len(rooms) > 1 and rooms[1] not in _ROOMS):
+        raise ValueError(f"it names {module}.{name}, which is neither Keras' nor registered")
+    if name in _REFUSED or any("." in one for one in names[:2]):
+        raise ValueError(f"it names {name}, which can run code")
+    if name in ("TFOpLambda", "SlicingOpLambda"):
+        operation = config.get("function") if isinstance(config, dict) else None
+        if operation not in _MORE_OPERATIONS and not str(operation).startswith(_OPERATIONS):
+            raise ValueError(f"its operation {operation} is not one of those between layers")
