@@ -41,7 +41,7 @@ def load(content: bytes) -> "tf.keras.Model":
     Raises:
       ValueError: The archive has other members than a configuration and weights, or the
         configuration has a layer that runs code, reads files or is not Keras' or registered, or the
-        weights are not all in the file. Of what Keras refuses, exceptions are of many kinds.
+        weights are not all in the file. Keras itself raises exceptions of many kinds.
     """
     parts = list(limited_files.members(io.BytesIO(content), len(content)))
     if sorted(name for name, _ in parts) != _MEMBERS:
