@@ -39,6 +39,7 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.engines.engine import Engine
 from tf_pflego.simulation import checkpoint_checks
 from tf_pflego.simulation.checkpoint_checks import DamagedError
+from tf_pflego.simulation.records import CHECKPOINT_FILES
 from tf_pflego.simulation.trained import Trained
 from tf_pflego.system import durable, log, rows
 
@@ -46,7 +47,6 @@ _FORMAT = 1
 KEPT = 2  # How many checkpoints stay.
 _SEGMENTS_PER_LEVEL = 64
 _MANIFEST = re.compile(r"checkpoint-(\d+)\.json")
-_FILE = re.compile(r"(checkpoint-\d+\.json|(server|clients)-\d+(\.\d+)?\.npz|\..+\.partial)")
 
 
 class CheckpointError(ValueError):
@@ -276,7 +276,7 @@ class Checkpoints:
             needed.add(f"checkpoint-{content['round']}.json")
             needed |= {entry["file"] for entry in [content["server"], *content["clients"]]}
         for path in self.directory.iterdir():
-            if path.name not in needed and _FILE.fullmatch(path.name):
+            if path.name not in needed and durable.is_plain(path, CHECKPOINT_FILES):
                 path.unlink()
 
 

@@ -13,7 +13,9 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -169,6 +171,20 @@ def remove(path: pathlib.Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def is_plain(path: pathlib.Path, names: re.Pattern[str]) -> bool:
+    """Returns whether something is a regular file, and no link, and has one of these names."""
+    return bool(names.fullmatch(path.name)) and stat.S_ISREG(path.lstat().st_mode)
+
+
+def remove_files(directory: pathlib.Path, names: re.Pattern[str]) -> None:
+    """Removes a directory's regular files of such names, and then the directory if it is empty."""
+    for path in list(directory.iterdir()) if directory.is_dir() else ():
+        if is_plain(path, names):
+            path.unlink()
+    with contextlib.suppress(OSError):
+        directory.rmdir()
 
 
 def to_disk(path: pathlib.Path) -> None:
