@@ -34,7 +34,7 @@ from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, Damage
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.records import CHECKPOINT_FILES
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import durable, lock, log, values
+from tf_pflego.system import durable, limited_files, lock, log, values
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
 _CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
@@ -317,7 +317,7 @@ class RunDirectory:
         expected, path = content["metrics"], self.work / _METRICS
         if not path.exists() or path.stat().st_size < expected["bytes"]:
             raise DamagedError(f"{path.name} is missing or was cut off")
-        if durable.crc32_of(path, expected["bytes"]) != expected["crc32"]:
+        if limited_files.crc32_of(path, expected["bytes"]) != expected["crc32"]:
             raise DamagedError(f"{path.name} is not what was written")
 
     def _go_on(self, simulation, versions):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_pflego.system import durable, file_arrays, lock, log, rows
+from tf_pflego.system import durable, file_arrays, limited_files, lock, log, rows
 
 NAME = "features"
 DTYPE = np.dtype(np.float32)
@@ -100,7 +100,7 @@ def _is_whole(path):
         return False
     with open(path, "rb") as file:
         file.seek(size)
-        return file.read() == _checksum(path, durable.crc32_of(path, size))
+        return file.read() == _checksum(path, limited_files.crc32_of(path, size))
 
 
 def _mapped(path, shape):

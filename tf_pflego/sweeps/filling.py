@@ -197,7 +197,10 @@ def _checksums(cells):
     places = {cell.name: cell.settings.get("table") for cell in cells}
     paths = {place: pathlib.Path(place).expanduser() for place in filter(None, places.values())}
     sizes = {place: path.stat().st_size for place, path in paths.items() if path.is_file()}
-    of_files = {place: f"{durable.crc32_of(paths[place], sizes[place]):08x}" for place in sizes}
+    of_files = {
+        place: f"{limited_files.crc32_of(paths[place].resolve(), sizes[place]):08x}"
+        for place in sizes
+    }
     return {name: of_files[place] for name, place in places.items() if place in of_files}
 
 

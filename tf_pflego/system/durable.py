@@ -25,8 +25,6 @@ import numpy as np
 
 from tf_pflego.system import leftovers
 
-_BLOCK_BYTES = 2**20
-
 
 def inert(cell: Any) -> Any:
     """Returns a cell that no spreadsheet takes for a formula: such a text has a ' in front."""
@@ -210,12 +208,3 @@ def _write_blocks(member, array):
     np.lib.format.write_array_header_1_0(member, header)
     for block in array.blocks:
         member.write(block.tobytes())
-
-
-def crc32_of(path: pathlib.Path, size: int) -> int:
-    """Returns the checksum of the first `size` bytes of a file, or of all if it has fewer."""
-    checksum = 0
-    with open(path, "rb") as file:
-        while size > 0 and (block := file.read(min(size, _BLOCK_BYTES))):
-            checksum, size = zlib.crc32(block, checksum), size - len(block)
-    return checksum
