@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from tests.devices import federation
 from tests.devices.federation import NAMES, clients_like, config_of
 from tests.devices.server.clients import serve
-from tf_pflego import from_arrays
 from tf_pflego.devices import messages
 from tf_pflego.devices.client import Resident
 from tf_pflego.runs import reader
@@ -121,13 +121,13 @@ def test_a_client_weighs_as_it_has_told(tmp_path, monkeypatch, caplog):
 
 def test_a_client_with_many_examples_takes_part(tmp_path, monkeypatch):
     """What it uploads is averaged by examples, and so thousands of times the others'."""
-    x, y = (
-        np.random.default_rng(0).normal(size=(20_000, 3)).astype(np.float32),
-        np.arange(20_000) % 2,
-    )
-    pairs = [(x, y), (x[:5], y[:5]), (x[5:10], y[5:10])]
-    clients = from_arrays(pairs, pairs, client_names=NAMES, num_classes=4)
-    monkeypatch.setattr("tests.devices.server.test_hostile.clients_like", lambda **_: clients)
+    own = federation.site_of
+
+    def site_of(number):
+        repeats = 4_000 if number == 0 else 1
+        return {name: np.repeat(array, repeats, axis=0) for name, array in own(number).items()}
+
+    monkeypatch.setattr(federation, "site_of", site_of)
     records = trained(tmp_path, monkeypatch, lambda resident, request, reply: reply)
     assert [record["participants"] for record in records] == [3, 3]
 
