@@ -45,8 +45,10 @@ def assert_same_files(directory, finished):
 
 def test_what_no_file_has_is_read_again_from_the_runs(unwritten, finished, sweep_again):
     assert sweep_again(unwritten, "--list").stdout.startswith("0 of 8 runs done\n")
+    (unwritten / "mine.csv.gz").write_bytes(b"of the user")
     assert len(made(sweep_again(unwritten))) == 8
     assert_same_files(unwritten, finished)
+    assert (unwritten / "mine.csv.gz").read_bytes() == b"of the user"
 
 
 def test_a_run_is_there_when_all_files_have_it(unwritten, finished, sweep_again, monkeypatch):

@@ -33,6 +33,9 @@ SOCKET = "socket"
 MOST_STATES = 100  # that a client keeps, whatever it is asked
 _DEFINITION, _EXAMPLES, _SERVED = "definition.json", "examples.npz", "served.npz"
 _BASE = "base"  # of a state: the number of the one that it came out of
+_PARTIAL = re.compile(
+    r"\.(definition\.json|client\.json|examples\.npz|network\.keras|served\.npz|state-\d+\.npz)\.partial"
+)
 _STATE = re.compile(r"state-([1-9][0-9]{0,17})\.npz")
 
 
@@ -63,8 +66,7 @@ class Journal:
                 "Give each client its own directory, or end that process."
             ) from error
         with lock:
-            for partial in self.path.glob(".*.partial"):
-                partial.unlink()
+            durable.remove_files(self.path, _PARTIAL)
             yield
 
     @property

@@ -19,6 +19,7 @@ from tf_pflego.system import limited_files
 DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bool")
 _LENGTH = struct.Struct(">I")
 MOST_BYTES_OF_HEADER, _MOST_ARRAYS = 2**20, 10_000  # of a message, with its length
+MOST_EXAMPLES = 10**7  # that a client may tell; the server keeps a number for each
 _MOST_AXES = 8
 
 # Why a client is left out from which nothing has come.

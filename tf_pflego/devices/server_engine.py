@@ -38,6 +38,11 @@ from tf_pflego.engines.engine import Outcome
 from tf_pflego.system import log
 
 _NUMBER, _AWAY = "number", "away"
+# In the sums of which statistics examples are counted: in which part of how many equal ones.
+_COUNTS = {"balanced_accuracy": (1, 3), "macro_f1": (1, 3), "calibration_error": (2, 3)}
+_COUNTS |= dict.fromkeys(("accuracy", "top_5_accuracy", "exact_match", "perplexity"), (1, 2))
+_COUNTS |= dict.fromkeys(("root_mean_squared_error", "mean_absolute_error"), (1, 2))
+_COUNTS |= {"poisson_deviance": (1, 2), "r_squared": (1, 4)}
 # An upload with a number beyond the first, or a norm of so many times the median, is left out.
 _LARGEST, _MOST_TIMES = 1e15, 1000.0
 
@@ -63,6 +68,7 @@ class DevicesEngine:
         self._task = algorithm.model.task
         self._served = tracing.served_leaves_read(algorithm, server_state)
         self._sizes: dict[bool, Any] = {}  # of statistics, with and without training examples
+        self._counted: dict[int, dict[str, float]] = {}  # examples, by client and split
         self._round = 0  # of the last exchange
         self._answers: dict[tuple, Any] = {}  # of this round, by client and question
         self._said: dict[tuple, str] = {}  # who is left out of what, and why
@@ -119,7 +125,7 @@ class DevicesEngine:
         sizes = {name: self._sizes_with(train) for name in self.algorithm.served}
         answers = self.place.ask(
             requests,
-            lambda facts, arrays: _statistics(self._task, sizes, arrays, ""),
+            lambda facts, arrays: self._statistics(sizes, facts, arrays, ""),
             self._most(None),
             only_here=True,
         )
@@ -191,7 +197,14 @@ class DevicesEngine:
             single = messages.leaves(arrays, "individual", tf.nest.flatten(individual))
             of_floats = (leaf for leaf in [*sums, *single] if leaf.dtype.kind == "f")
             finite = all(np.isfinite(leaf).all() for leaf in of_floats)
-            counted = _statistics(self._task, sizes, arrays, "sums/")
+            share = tf.nest.pack_sequence_as(summed, sums).weight
+            expected = self._sizes_of_clients[facts["number"]] / sum(self._sizes_of_clients)
+            is_told = np.size(share) == 1 and self.algorithm.exchanges[position].fits is None
+            if is_told and not math.isclose(share, expected, rel_tol=1e-4):
+                raise messages.MessageError(
+                    f"it must weigh {expected:.3g}, by the examples it has told; got {share:.3g}"
+                )
+            counted = self._statistics(sizes, facts, arrays, "sums/")
             return sums, tf.nest.pack_sequence_as(individual, single), finite, counted
 
         return checked
@@ -212,7 +225,8 @@ class DevicesEngine:
         """Returns answers without those whose uploads would decide alone what the server learns.
 
         They are those that no client can send, where that is known, and those that are longer than
-        a multiple of the median of three or more, which is the lesser one of two in the middle.
+        a multiple of the median of three or more, which is the lesser one of two in the middle, and
+        are so also for each of the client's examples: what is averaged grows with their number.
         """
         specs, _ = self._uploads[self.algorithm.exchanges.index(exchange)]
         norms, left_out = {}, {}
@@ -224,14 +238,28 @@ class DevicesEngine:
             packed = tf.nest.pack_sequence_as(specs, sums)
             if exchange.fits is not None and not exchange.fits(server_state, packed):
                 left_out[client] = "its upload is longer than the bound"
-        limit = _LARGEST
+        sizes, median, of_one = self._sizes_of_clients, 0.0, 0.0
         if exchange.fits is None and len(norms) >= 3:
-            limit = min(limit, _MOST_TIMES * statistics.median_low(norms.values()) or limit)
+            median = statistics.median_low(norms.values())
+            of_one = statistics.median_low(norm / sizes[k] for k, norm in norms.items())
         for client, norm in norms.items():
+            limit = min(_LARGEST, _MOST_TIMES * max(median, of_one * sizes[client]) or _LARGEST)
             if norm > limit:
                 left_out[client] = f"its upload has norm {norm:.3g}, and at most {limit:.3g} counts"
         replies = {client: one for client, one in answers.replies.items() if client not in left_out}
         return Answers(replies, answers.left_out | left_out)
+
+    @property
+    def _sizes_of_clients(self):
+        return self.place.examples or [1] * self.states.num_clients
+
+    def _statistics(self, sizes, facts, arrays, prefix):
+        examples = self.place.examples
+        told = {"train": float(examples[facts["number"]])} if examples else {}
+        counted = self._counted.setdefault(facts["number"], told)
+        labels = self._task.label_spec(self.algorithm.model.num_classes, ()).shape[1:]
+        most = messages.MOST_EXAMPLES * labels.num_elements()
+        return _statistics(self._task, sizes, arrays, prefix, counted, most)
 
     def _sizes_with(self, train):
         """Returns by split and by statistic how many numbers are counted at a test."""
@@ -320,8 +348,12 @@ def _sizes(model, task: Task, splits):
     }
 
 
-def _statistics(task: Task, sizes, arrays, prefix):
-    """Returns the sums of statistics in a nest of their sizes, from the arrays of an answer."""
+def _statistics(task: Task, sizes, arrays, prefix, counted, most):
+    """Returns the sums of statistics in a nest of their sizes, from the arrays of an answer.
+
+    `counted` has for each split how many examples the client had before, which stay and are at most
+    `most`; a split that is new is added.
+    """
 
     def of(path, nest):
         if isinstance(nest, dict):
@@ -333,11 +365,18 @@ def _statistics(task: Task, sizes, arrays, prefix):
             raise messages.MessageError(f"{path} is not finite, or above {_LARGEST:g}")
         statistic = task.counted(split)[name]
         if statistic.value is ratio:
-            (counted, examples), is_share = array, statistic.shown.is_share
-            least, most = (0.0, examples) if is_share else (-_LARGEST, _LARGEST)
-            if not (examples == 0 or examples >= 1) or not least <= counted <= most:
+            (hits, examples), is_share = array, statistic.shown.is_share
+            least, largest = (0.0, examples) if is_share else (-_LARGEST, _LARGEST)
+            if not (examples == 0 or examples >= 1) or not least <= hits <= largest:
                 raise messages.MessageError(
-                    f"{path} must count examples; got {counted:g}, {examples:g}"
+                    f"{path} must count examples; got {hits:g}, {examples:g}"
+                )
+        if place := _COUNTS.get("accuracy" if split == "train" else name):
+            examples = float(array.reshape(place[1], -1)[place[0]].sum())
+            before = counted.setdefault(split, examples) if examples <= most else most
+            if examples != before:
+                raise messages.MessageError(
+                    f"{path} must count the client's examples, {before:g} at most; got {examples:g}"
                 )
         return array
 

@@ -30,7 +30,6 @@ _NAMES = "names.json"
 _PAUSE_SECONDS = 0.05
 _SAY_EVERY_SECONDS, _CONNECT_SECONDS, _REFUSED_SECONDS = 60.0, 10.0, 1.0
 _SHORT_SECONDS = 5.0  # for who has not answered before to say that it is there
-_MOST_EXAMPLES = 10**7  # that a client may tell; the server keeps a number for each
 _INTRODUCED_SECONDS, _INTRODUCED_BYTES, _MOST_NODES = 30.0, 2**16, 1000
 _SMALLEST_KEPT_BYTES = 1024  # of an array that a client keeps for later requests
 
@@ -217,7 +216,8 @@ class Links:
                 if number in self._silent:
                     self._asked(path, _INTRODUCE, over, _INTRODUCED_BYTES, seconds=_SHORT_SECONDS)
                     self._silent.discard(number)
-                return checked(*self._asked(path, request, over, most_bytes, number))
+                facts, arrays = self._asked(path, request, over, most_bytes, number)
+                return checked(facts | {"number": number}, arrays)
             except (KeyError, OSError):
                 if over.wait(4 * _PAUSE_SECONDS):
                     raise messages.MessageError(messages.UNREACHABLE) from None
@@ -276,7 +276,7 @@ class Links:
             raise messages.MessageError(f"it is called {_in_one_line(name)}, as no client is")
         if not self.options.counts_examples:
             examples = None
-        elif type(examples) is not int or not 0 < examples <= _MOST_EXAMPLES:
+        elif type(examples) is not int or not 0 < examples <= messages.MOST_EXAMPLES:
             raise messages.MessageError("it does not tell how many training examples it has")
         with self._lock:
             if name in self._known:

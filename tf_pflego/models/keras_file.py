@@ -69,7 +69,7 @@ def _weights(content):
         for one in datasets:
             if one.external or one.is_virtual or one.dtype.kind not in "biuf":
                 raise ValueError(f"its weights at {one.name} must be numbers in the file itself")
-        size, limit = sum(one.nbytes for one in datasets), limited_files.limit_of(len(content))
+        size, limit = sum(one.nbytes for one in datasets), limited_files.most_of(len(content))
         if size > limit:
             raise ValueError(f"its weights have {size} bytes; at most {limit} are read")
         return sum(one.size for one in datasets)

@@ -13,10 +13,9 @@ import contextlib
 import dataclasses
 import io
 import json
-import math
 import os
 import pathlib
-import stat
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Any, BinaryIO
@@ -26,15 +25,16 @@ import numpy as np
 from tf_pflego.core import nests
 from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.data.clients import ClientData
-from tf_pflego.runs import partition_file, reader
+from tf_pflego.runs import partition_file, reader, tensorboard
 from tf_pflego.runs.client_table import Columns, client_columns, new_client_columns
 from tf_pflego.runs.earlier_run import PREPROCESSING
 from tf_pflego.runs.reader import OWN_CLIENTS
 from tf_pflego.simulation import feature_files
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
+from tf_pflego.simulation.records import CHECKPOINT_FILES
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import durable, lock, log
+from tf_pflego.system import durable, limited_files, lock, log, values
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
 _CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
@@ -42,6 +42,8 @@ _CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "predictions.csv", "clients.csv")
 _INPUTS = (partition_file.NAME, PREPROCESSING, _CONFIG)
 _FILES = (*_RESULTS, _CHECKPOINTS, TENSORBOARD, _METRICS, *_INPUTS)
+_OF_RUN = re.compile(rf"(\.?)({'|'.join(map(re.escape, _FILES))})(\.partial)?")
+_DIRECTORIES = {_CHECKPOINTS: CHECKPOINT_FILES, TENSORBOARD: tensorboard.EVENTS}
 _NEW = ".new_run"
 _STEPS = (_NEW, ".whole_run", ".old_run")
 
@@ -116,6 +118,7 @@ class RunDirectory:
         self._configuration["clients_per_round"] = simulation.participation.clients_per_round
         if self._checkpoint is not None:
             return self._go_on(simulation, versions)
+        self._refuse_others()
         durable.remove(self.path / _NEW)
         self.work.mkdir(exist_ok=True)
         for name in _FILES:
@@ -142,7 +145,7 @@ class RunDirectory:
 
         A metric that is not finite becomes null, here and in summary.json.
         """
-        line = (json.dumps(_finite_or_none(record), allow_nan=False) + "\n").encode()
+        line = (json.dumps(values.finite_or_none(record), allow_nan=False) + "\n").encode()
         with durable.naming(self.work / _METRICS):
             self._metrics.write(line)
             self._metrics.flush()
@@ -203,23 +206,29 @@ class RunDirectory:
             leaves = nests.named(simulation.algorithm.published(simulation.server_state)).items()
             arrays = ((name, np.asarray(leaf)) for name, leaf in leaves)
             files.npz(self.work / "server.npz", arrays)
-        self._write_json(_SUMMARY, _finite_or_none(summary))
+        self._write_json(_SUMMARY, values.finite_or_none(summary))
         self._replace()
 
     def _refuse_links(self):
         """Raises RunDirectoryError if a write or a rename would leave the run's directory."""
+        directories = (*_DIRECTORIES, *_STEPS, feature_files.NAME)
         for place in (self.path, *(self.path / name for name in _STEPS)):
-            for path in (place / name for name in (*_FILES, *_STEPS, feature_files.NAME)):
-                try:
-                    mode = path.lstat().st_mode
-                except (FileNotFoundError, NotADirectoryError):
-                    continue
-                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                    what = "a link" if stat.S_ISLNK(mode) else "neither"
-                    raise RunDirectoryError(
-                        f"`output_dir` must have plain files and directories of a run; {path} is "
-                        f"{what}. Remove it, or choose another `output_dir`."
-                    )
+            for path in (place / name for name in {*_FILES, *directories}):
+                is_own = path.is_dir() if path.name in directories else path.is_file()
+                if path.is_symlink() or (path.exists() and not is_own):
+                    raise _refusal(path, "a link" if path.is_symlink() else "of another kind")
+
+    def _refuse_others(self):
+        """Raises RunDirectoryError if anything that no run has written would be removed."""
+        places = [self.path, *(self.path / name for name in _STEPS)]
+        names = dict.fromkeys(places[1:], _OF_RUN)
+        names |= {place / name: known for place in places for name, known in _DIRECTORIES.items()}
+        for directory, known in names.items():
+            for path in directory.iterdir() if directory.exists() else ():
+                if not (path.name in _DIRECTORIES or durable.is_plain(path, known)):
+                    raise _refusal(path, "of none")
+        if "algorithm" not in (_read_json(self.path / _CONFIG) or "algorithm"):
+            raise _refusal(self.path / _CONFIG, "of none")
 
     def _place(self, overwrite, resume):
         """Returns the directory in which the run works."""
@@ -234,6 +243,7 @@ class RunDirectory:
                 f"{', '.join(reversed(present)) or new.name}. Choose another `output_dir`, go on "
                 "with that run with `resume=True`, or replace it with `overwrite=True`."
             )
+        self._refuse_others()
         return new if present else self.path
 
     def _find_earlier(self):
@@ -307,7 +317,7 @@ class RunDirectory:
         expected, path = content["metrics"], self.work / _METRICS
         if not path.exists() or path.stat().st_size < expected["bytes"]:
             raise DamagedError(f"{path.name} is missing or was cut off")
-        if durable.crc32_of(path, expected["bytes"]) != expected["crc32"]:
+        if limited_files.crc32_of(path, expected["bytes"]) != expected["crc32"]:
             raise DamagedError(f"{path.name} is not what was written")
 
     def _go_on(self, simulation, versions):
@@ -350,6 +360,8 @@ class RunDirectory:
     def _replace(self):
         """Replaces the old run by a complete new one, or goes on replacing it."""
         new, whole, old = (self.path / name for name in _STEPS)
+        if (new / _SUMMARY).exists() or whole.exists() or old.exists():
+            self._refuse_others()
         if (new / _SUMMARY).exists():
             old.mkdir(exist_ok=True)
             _move(self.path, old, _FILES)
@@ -372,12 +384,11 @@ def _read_json(path):
         return None
 
 
-def _finite_or_none(metrics):
-    """Returns metrics with None in place of inf and NaN, which JSON lacks."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in metrics.items()
-    }
+def _refusal(path, what):
+    return RunDirectoryError(
+        f"`output_dir` must have plain files and directories of a run; {path} is {what}. Remove "
+        "it, or choose another `output_dir`."
+    )
 
 
 def _move(source, target, names):

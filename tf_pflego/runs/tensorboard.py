@@ -4,11 +4,15 @@ import contextlib
 import errno
 import math
 import pathlib
+import re
 
 import tensorflow as tf
 
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.system import durable
+
+_SUFFIX = ".tf_pflego.v2"
+EVENTS = re.compile(rf"events\.out\.tfevents\..+{re.escape(_SUFFIX)}")  # that a run has written
 
 
 class EventFiles(Callback):
@@ -31,9 +35,13 @@ class EventFiles(Callback):
         end in the middle of an event. One new file has every round once.
         """
         self.close()
-        durable.remove(self._directory)
+        if self._directory.is_symlink():
+            self._directory.unlink()
+        durable.remove_files(self._directory, EVENTS)
         with self._naming():
-            self._writer = tf.summary.create_file_writer(str(self._directory))
+            self._writer = tf.summary.create_file_writer(
+                str(self._directory), filename_suffix=_SUFFIX
+            )
             for record in records:
                 self._write(record)
             self._writer.flush()

@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -27,9 +28,13 @@ from tf_pflego.serving.limits import refuse_what_cannot_leave
 from tf_pflego.simulation.client_models import ServedClient, served_client, served_name
 from tf_pflego.simulation.evaluation import label_scales
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import durable, leftovers, log, values
+from tf_pflego.system import durable, leftovers, limited_files, log, values
 
-_ENTRIES = "clients.json"
+_ENTRIES, _OF_CLIENT = "clients.json", "client_"
+# What an export, also one that was interrupted, has in its directory.
+_NAMES = re.compile(
+    r"(clients\.json|shots\.csv|heads\.npy)|\.(clients\.json|shots\.csv|heads\.npy)\.partial|body|client_.+"
+)
 # By how much a file's predictions may differ, in relation to the largest, or to 0.001.
 _TOLERANCES = {"none": 1e-2, "float16": 5e-2, "int8": 0.5}
 _SUFFIXES = {"savedmodel": "", "keras": ".keras", "tflite": ".tflite"}
@@ -50,7 +55,7 @@ def export(
     with new_directory(output_dir, overwrite) as directory:
         for client in clients:
             called = client_names.in_file_name(client.name or str(client.number))
-            path = directory / f"client_{called}{_SUFFIXES[format]}"
+            path = directory / f"{_OF_CLIENT}{called}{_SUFFIXES[format]}"
             with formats.refusing(client, format, learning):
                 predict = write(client, path, quantize, learning)
                 entries.append(_entry(client, path, predict, format, quantize))
@@ -197,7 +202,30 @@ def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathl
             f"`overwrite` must be given for an earlier export only; {path} has no {_ENTRIES}. "
             "Choose another `output_dir`."
         )
+    if others := _others(path):
+        raise FileExistsError(
+            f"`overwrite` must be given for an earlier export only; {others[0]} is not as one "
+            "wrote it. Move it, or choose another `output_dir`."
+        )
     return path
+
+
+def _others(path):
+    """Returns what is in a directory, or its link, and was not written there by an export."""
+    entries, sizes = path / _ENTRIES, None
+    if entries.is_file():
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # It is damaged.
+            clients = limited_files.object_of(limited_files.content(entries))["clients"]
+            sizes = {} if isinstance(clients, dict) else {c["file"]: c["bytes"] for c in clients}
+
+    def is_own(one):
+        if sizes is not None and one.name.startswith(_OF_CLIENT):
+            return sizes.get(one.name) == size_of(one)
+        return bool(_NAMES.fullmatch(one.name)) and not one.is_symlink()
+
+    if path.is_symlink():
+        return [path]
+    return [one for one in path.iterdir() if not is_own(one)] if path.is_dir() else []
 
 
 @contextlib.contextmanager
@@ -207,12 +235,17 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
     path = path.expanduser().resolve()  # A link stays, and "." has a name.
     partial, replaced = (path.with_name(f".{path.name}.{end}") for end in ("partial", "replaced"))
 
+    for place in (partial, replaced):
+        if others := _others(place):
+            raise FileExistsError(
+                f"{others[0]} must not be where an export is written first. Move it, or choose "
+                "another `output_dir`."
+            )
+
     def settle():
         # A failed removal must not hide an error of the export; the next export meets it.
         with contextlib.suppress(OSError):
             durable.remove(partial)
-            if replaced.is_symlink():  # An export is a directory: nothing of ours is there.
-                replaced.unlink()
             if replaced.exists() and not path.exists():  # The new one did not get its place.
                 replaced.rename(path)
             durable.remove(replaced)

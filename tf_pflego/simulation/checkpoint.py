@@ -39,14 +39,14 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.engines.engine import Engine
 from tf_pflego.simulation import checkpoint_checks
 from tf_pflego.simulation.checkpoint_checks import DamagedError
+from tf_pflego.simulation.records import CHECKPOINT_FILES
 from tf_pflego.simulation.trained import Trained
-from tf_pflego.system import durable, log, rows
+from tf_pflego.system import durable, limited_files, log, rows
 
 _FORMAT = 1
 KEPT = 2  # How many checkpoints stay.
 _SEGMENTS_PER_LEVEL = 64
 _MANIFEST = re.compile(r"checkpoint-(\d+)\.json")
-_FILE = re.compile(r"(checkpoint-\d+\.json|(server|clients)-\d+(\.\d+)?\.npz|\..+\.partial)")
 
 
 class CheckpointError(ValueError):
@@ -247,10 +247,8 @@ class Checkpoints:
 
     def _verified(self, path):
         """Returns the content of a checkpoint, after a check of all its files."""
-        if path.is_symlink() or not path.is_file():
-            raise DamagedError("it is no regular file")
         try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
+            manifest = json.loads(limited_files.content(path))
             content = manifest["content"]
             whole = manifest["crc32"] == _crc32(content)
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -266,7 +264,11 @@ class Checkpoints:
         for entry in [content["server"], *content["clients"]]:
             file = self.directory / entry["file"]
             checkpoint_checks.check_file(file, entry["bytes"])
-            if durable.crc32_of(file, entry["bytes"]) != entry["crc32"]:
+            try:
+                is_whole = limited_files.crc32_of(file, entry["bytes"]) == entry["crc32"]
+            except limited_files.DamagedFileError as error:
+                raise DamagedError(f"{file.name} {error}") from error
+            if not is_whole:
                 raise DamagedError(f"{file.name} is not what was written")
         return content
 
@@ -276,7 +278,7 @@ class Checkpoints:
             needed.add(f"checkpoint-{content['round']}.json")
             needed |= {entry["file"] for entry in [content["server"], *content["clients"]]}
         for path in self.directory.iterdir():
-            if path.name not in needed and _FILE.fullmatch(path.name):
+            if path.name not in needed and durable.is_plain(path, CHECKPOINT_FILES):
                 path.unlink()
 
 

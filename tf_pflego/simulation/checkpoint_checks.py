@@ -90,6 +90,8 @@ def check_content(content: Any, round_number: int) -> None:
         _check_entry(entry, "clients")
         if not _whole(entry.get("level"), _LEVEL_LIMIT):
             raise DamagedError(f"{entry['file']} has no level")
+    if len({entry["file"] for entry in clients}) < len(clients):
+        raise DamagedError("it lists a file twice")
     if "metrics" in content:
         _check_sum(content["metrics"], "the metrics")
 

@@ -12,6 +12,7 @@ import contextvars
 import math
 import os
 import pathlib
+import re
 import stat
 import zlib
 from collections.abc import Iterator
@@ -19,11 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_pflego.system import durable, file_arrays, lock, log, rows
+from tf_pflego.system import durable, file_arrays, limited_files, lock, log, rows
 
 NAME = "features"
 DTYPE = np.dtype(np.float32)
 _SUFFIX, _BYTES_OF_CHECKSUM = ".float32", 4
+_PARTIAL = re.compile(r"\.[0-9a-f]{64}\.float32\.partial")
 
 
 class _Kept(NamedTuple):
@@ -38,7 +40,7 @@ _kept: contextvars.ContextVar[_Kept | None] = contextvars.ContextVar("features",
 def kept_in(directory: pathlib.Path | None, is_shared: bool = False) -> Iterator[None]:
     """Within it, features are in files of a directory, or nowhere; a block around it goes before.
 
-    Unless others share the directory, files that were not used are removed at the end.
+    Unless others share the directory, whole files that were not used are removed at the end.
     """
     if directory is None or _kept.get() is not None:
         yield
@@ -49,8 +51,9 @@ def kept_in(directory: pathlib.Path | None, is_shared: bool = False) -> Iterator
     finally:
         _kept.reset(token)
     for path in () if is_shared else directory.glob(f"*{_SUFFIX}"):
-        if path.name not in kept.used:
-            durable.remove(path)
+        with contextlib.suppress(OSError):
+            if path.name not in kept.used and _is_whole(path):  # Any other is not of a run.
+                path.unlink()
 
 
 def stored(digest: str, features: durable.Blocks) -> np.ndarray | None:
@@ -72,8 +75,7 @@ def stored(digest: str, features: durable.Blocks) -> np.ndarray | None:
             return array
         if os.path.lexists(path):
             log.warning(f"{path} is not as it was written, and is made again")
-        for partial in path.parent.glob(f".*{_SUFFIX}.partial"):  # Nobody else has the lock.
-            durable.remove(partial)
+        durable.remove_files(path.parent, _PARTIAL)  # Nobody else has the lock.
         # Others may read a run, but nothing that is made of its examples.
         with durable.batch() as files, files.open(path, 0o600) as stream:
             for block in features.blocks:
@@ -85,14 +87,20 @@ def stored(digest: str, features: durable.Blocks) -> np.ndarray | None:
 def _read(path, shape):
     """Returns the features in a file; None if there is no file that is as it was written."""
     with contextlib.suppress(OSError):
-        about, size = path.lstat(), _bytes_of(shape)
-        if stat.S_ISREG(about.st_mode) and about.st_size == size + _BYTES_OF_CHECKSUM:
-            array = _mapped(path, shape)
-            with open(path, "rb") as file:
-                file.seek(size)
-                if file.read() == _checksum(path, zlib.crc32(array)):
-                    return array
+        if path.lstat().st_size == _bytes_of(shape) + _BYTES_OF_CHECKSUM and _is_whole(path):
+            return _mapped(path, shape)
     return None
+
+
+def _is_whole(path):
+    """Returns whether a regular file ends with the checksum of its bytes and of its name."""
+    about = path.lstat()
+    size = about.st_size - _BYTES_OF_CHECKSUM
+    if not stat.S_ISREG(about.st_mode) or size < 0:
+        return False
+    with open(path, "rb") as file:
+        file.seek(size)
+        return file.read() == _checksum(path, limited_files.crc32_of(path, size))
 
 
 def _mapped(path, shape):

@@ -1,7 +1,9 @@
 """The record of a round.
 
-Nothing is imported here, so that tools and reports can read this without starting TensorFlow.
+Tools and reports can read this without starting TensorFlow.
 """
+
+import re
 
 # A record's numbers besides metrics; and the ids of the clients that were left out, and of clients
 # on other machines that did not report.
@@ -13,6 +15,9 @@ BOOKKEEPING = (
     "seconds",
     "bytes_down",
     "bytes_up",
+)
+CHECKPOINT_FILES = re.compile(  # also the rest of an interrupted write
+    r"(?P<dot>\.)?(checkpoint-\d+\.json|(server|clients)-\d+(\.\d+)?\.npz)(?(dot)\.partial)"
 )
 CLIENTS_LEFT_OUT = "not_finite_clients"
 CLIENTS_ABSENT = "absent_clients"

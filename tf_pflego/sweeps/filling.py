@@ -4,7 +4,6 @@ import json
 import math
 import pathlib
 import re
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from tf_pflego import algorithms
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.runs import reader
 from tf_pflego.runs.reader import OWN_STATISTICS, places
+from tf_pflego.simulation.records import CHECKPOINT_FILES
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.definition import Cell
 from tf_pflego.sweeps.store import CURVES, RUNS, SECONDS, SERVED, TUNING, VALIDATION
@@ -35,6 +35,12 @@ _SHARE_OF_WRITING = 0.05
 _OF_CLIENT = ("client", "train_examples", "test_examples")
 # Kept with the settings of a run on a table, whose path does not identify its contents.
 _CHECKSUM = "table_checksum"
+
+
+def _tables():
+    """Returns the compressed files that sweeps write; any others are not of them."""
+    named = {name for kind, _ in algorithms.REGISTRY.values() for name in kind.tables}
+    return {CURVES, store.CLIENTS, store.NEW_CLIENTS, *(f"{name}.csv.gz" for name in named)}
 
 
 class DamagedRunError(Exception):
@@ -94,7 +100,7 @@ class Store:
         unsaid = {*flags, *places(), "versions"}
         others = {name: str(value) for name, value in config.items() if name not in unsaid}
         # An earlier run of the key may have had tables that this one has not.
-        there = {path.name for path in self.path.glob("*.csv.gz")}
+        there = {path.name for path in self.path.glob("*.csv.gz")} & _tables()
         added = {name: [key | row for row in tables.get(name, ())] for name in {*tables, *there}}
         added[RUNS] = [self._row(cell, seed, config, summary)]
         self._add(key, added, flags, others | _own_statistics(config), raw)
@@ -134,7 +140,7 @@ class Store:
         kept = [row for row in self._trial_rows if store.key_of(row) != key]
         self._trial_rows = kept + self._waiting[key].get(TUNING, [])
         # Nothing goes on from them any more, and the states of all clients may take much space.
-        shutil.rmtree(raw / "checkpoints", ignore_errors=True)
+        durable.remove_files(raw / "checkpoints", CHECKPOINT_FILES)
         if time.monotonic() >= self._writes_after:
             self.write_files()
 
@@ -191,7 +197,10 @@ def _checksums(cells):
     places = {cell.name: cell.settings.get("table") for cell in cells}
     paths = {place: pathlib.Path(place).expanduser() for place in filter(None, places.values())}
     sizes = {place: path.stat().st_size for place, path in paths.items() if path.is_file()}
-    of_files = {place: f"{durable.crc32_of(paths[place], sizes[place]):08x}" for place in sizes}
+    of_files = {
+        place: f"{limited_files.crc32_of(paths[place].resolve(), sizes[place]):08x}"
+        for place in sizes
+    }
     return {name: of_files[place] for name, place in places.items() if place in of_files}
 
 

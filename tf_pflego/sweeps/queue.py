@@ -11,7 +11,7 @@ from tf_pflego.sweeps.choice import settings_tried
 from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of
 from tf_pflego.sweeps.run_jobs import FAILED, Job, Outcome
 from tf_pflego.sweeps.search import Search
-from tf_pflego.system import durable, log, texts
+from tf_pflego.system import log, texts
 
 
 class Queue:
@@ -69,9 +69,7 @@ class Queue:
                 try:
                     self._keep(cell, job, outcome)
                 except filling.DamagedRunError as error:
-                    durable.remove(job.place(self.root, outcome.seed))
-                    message = f"{error}; it is removed"
-                    outcome = outcome._replace(state=FAILED, message=message)
+                    outcome = outcome._replace(state=FAILED, message=str(error))
             skipped = len(job.seeds) - job.seeds.index(outcome.seed) - 1
             self.done += 1 + skipped * (outcome.state == choice.NOT_FINITE)
             self._made += 1

@@ -13,7 +13,9 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -22,8 +24,6 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import numpy as np
 
 from tf_pflego.system import leftovers
-
-_BLOCK_BYTES = 2**20
 
 
 def inert(cell: Any) -> Any:
@@ -171,6 +171,20 @@ def remove(path: pathlib.Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def is_plain(path: pathlib.Path, names: re.Pattern[str]) -> bool:
+    """Returns whether something is a regular file, and no link, and has one of these names."""
+    return bool(names.fullmatch(path.name)) and stat.S_ISREG(path.lstat().st_mode)
+
+
+def remove_files(directory: pathlib.Path, names: re.Pattern[str]) -> None:
+    """Removes a directory's regular files of such names, and then the directory if it is empty."""
+    for path in list(directory.iterdir()) if directory.is_dir() else ():
+        if is_plain(path, names):
+            path.unlink()
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+
+
 def to_disk(path: pathlib.Path) -> None:
     """Returns when a file's bytes, or the names of a directory's files, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -194,12 +208,3 @@ def _write_blocks(member, array):
     np.lib.format.write_array_header_1_0(member, header)
     for block in array.blocks:
         member.write(block.tobytes())
-
-
-def crc32_of(path: pathlib.Path, size: int) -> int:
-    """Returns the checksum of the first `size` bytes of a file, or of all if it has fewer."""
-    checksum = 0
-    with open(path, "rb") as file:
-        while size > 0 and (block := file.read(min(size, _BLOCK_BYTES))):
-            checksum, size = zlib.crc32(block, checksum), size - len(block)
-    return checksum

@@ -22,8 +22,10 @@ from typing import IO, Any, TypeGuard
 import numpy as np
 
 _MOST_BYTES, _MOST_BYTES_OF_JSON = 2**28, 2**20
-_MOST_BYTES_MORE = 2**29  # of the arrays of a compressed file than the file has
-_MOST_MEMBERS = 10_000
+# What is sparse or compressed may have so many times the bytes that are stored of it, and so many
+# more, so that few bytes fill no memory and take no hours.
+_MOST_TIMES, _MOST_BYTES_MORE = 100, 2**26
+_MOST_MEMBERS, _BLOCK_BYTES = 10_000, 2**20
 _DEEPEST, _LONGEST_TEXT, MOST_DIGITS = 8, 10_000, 18
 _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 
@@ -43,6 +45,20 @@ def content(path: pathlib.Path, most: float = _MOST_BYTES) -> bytes:
     """
     with _opened(path, most) as (file, size):
         return file.read(size)
+
+
+def most_of(stored: int) -> int:
+    """Returns how many bytes there may be where so many are stored, sparse or compressed."""
+    return _MOST_TIMES * stored + _MOST_BYTES_MORE
+
+
+def crc32_of(path: pathlib.Path, size: int) -> int:
+    """Returns the checksum of the first `size` bytes of a file, or of all if it has fewer."""
+    checksum = 0
+    with _opened(path, math.inf) as (file, _):
+        while size > 0 and (block := file.read(min(size, _BLOCK_BYTES))):
+            checksum, size = zlib.crc32(block, checksum), size - len(block)
+    return checksum
 
 
 def text(path: pathlib.Path) -> str:
@@ -70,8 +86,8 @@ def _opened(path: pathlib.Path, most: float) -> Iterator[tuple[IO[bytes], int]]:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise DamagedFileError(path, "is no regular file")
-            if status.st_size > most:
-                raise DamagedFileError(path, f"has {status.st_size} bytes, more than {most}")
+            if status.st_size > (limit := min(most, most_of(512 * status.st_blocks))):
+                raise DamagedFileError(path, f"has {status.st_size} bytes, more than {limit}")
             yield file, status.st_size
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -93,7 +109,7 @@ def json_object(path: pathlib.Path) -> dict[str, Any]:
 def arrays(path: str | pathlib.Path, most: float = _MOST_BYTES) -> dict[str, np.ndarray]:
     """Returns the arrays, numbers or text, of an .npz file, or raises DamagedFileError.
 
-    A file that is compressed may have only 512 MB more in it than it has itself.
+    A file that is compressed may have only a hundred times its bytes, and 64 MB, in it.
     """
     path = pathlib.Path(path)
     with _opened(path, most) as (file, size):
@@ -110,18 +126,13 @@ def members(file: IO[bytes], size: int) -> Iterator[tuple[str, bytes]]:
     """
     with zipfile.ZipFile(file) as archive:
         infos = archive.infolist()
-        held, limit = sum(one.file_size for one in infos), limit_of(size)
+        held, limit = sum(one.file_size for one in infos), most_of(size)
         if held > limit or len(infos) > _MOST_MEMBERS:
             raise ValueError(
                 f"{len(infos)} arrays of {held} bytes; at most {_MOST_MEMBERS} of {limit} are read"
             )
         for one in infos:
             yield one.filename, archive.read(one)
-
-
-def limit_of(size: int) -> int:
-    """Returns how many bytes a compressed file of `size` bytes may hold."""
-    return size + _MOST_BYTES_MORE
 
 
 def is_number(value: Any) -> TypeGuard[float]:

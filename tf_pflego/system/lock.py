@@ -67,6 +67,9 @@ class DirectoryLock:
                     raise self._refusal()
                 # The kernel unlocks the file when its descriptor is closed.
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                holder = os.pread(self._descriptor, 21, 0)
+                if len(holder) > 20 or not (holder.strip() or b"0").isdigit():
+                    raise self._refusal()  # At its release, it would be removed.
                 if self._is_current():
                     with contextlib.suppress(OSError):  # The lock holds on a full disk too.
                         os.pwrite(self._descriptor, f"{self._process}\n".encode().ljust(20), 0)
@@ -100,7 +103,7 @@ class DirectoryLock:
 
     def _refusal(self):
         return OSError(
-            errno.EPERM, f"{_NAME} there is a link or no plain file: remove it", str(self._path)
+            errno.EPERM, f"{_NAME} there is a link or no file of a lock: remove it", str(self._path)
         )
 
     def _is_current(self):

@@ -12,7 +12,7 @@ import operator
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -208,3 +208,11 @@ def _refuse_outside(name, value, at_least, above, at_most, below):
     else:
         return
     raise ValueError(f"`{name}` must be {expected}; got {shown(value)}. {remedy} `{name}`.")
+
+
+def finite_or_none(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns metrics with None in place of inf and NaN, which JSON lacks."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in metrics.items()
+    }

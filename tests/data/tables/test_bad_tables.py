@@ -2,13 +2,18 @@
 
 import datetime
 import decimal
+import gzip
+import os
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import tf_pflego as pfl
 from tests.data.tables import schools
+from tf_pflego.data.tables import reading
+from tf_pflego.system import limited_files
 
 COUNT = sum(schools.SIZES)
 DEFAULTS = {"client": "School", "label": "Passed", "features": ["Sex", "SES"]}
@@ -170,3 +175,21 @@ def test_rows_that_follow_an_earlier_table_have_its_columns_and_are_prepared_as_
     clients = pfl.from_table(gaps, **DEFAULTS | settings | {"missing": "drop"})
     assert len(clients.train.examples) + len(clients.test.examples) == COUNT - 1
     assert clients.preprocessing == earlier
+
+
+def test_what_is_small_on_the_disk_and_large_in_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(limited_files, "_MOST_BYTES_MORE", 10_000)
+    text = b"who,x,y\n" + b"a,1,1\n" * 10**6
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(text, 9))
+    with pytest.raises(ValueError, match=r"bytes unpacked. Unpack the file\). Correct it"):
+        reading.read(tmp_path / "rows.csv.gz")
+    (tmp_path / "rows.csv").write_bytes(text)
+    assert len(reading.read(tmp_path / "rows.csv")) == 10**6
+    same = pa.table({"who": ["a"] * 10**6, "y": [1] * 10**6})
+    parquet.write_table(same, tmp_path / "rows.parquet", compression="gzip")
+    with pytest.raises(ValueError, match=r"have 1000000 rows of 2 columns, more than are read"):
+        reading.read(tmp_path / "rows.parquet")
+    os.truncate(tmp_path / "rows.csv", 10**12)
+    with pytest.raises(ValueError, match=r"it is sparse"):
+        monkeypatch.setattr(limited_files, "_MOST_TIMES", 1)
+        reading.read(tmp_path / "rows.csv")

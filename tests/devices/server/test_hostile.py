@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.devices import federation
 from tests.devices.federation import NAMES, clients_like, config_of
 from tests.devices.server.clients import serve
 from tf_pflego.devices import messages
@@ -55,6 +56,7 @@ CASES = [
     (counted(900, 3), "must count examples; got 900, 3"),  # More right than there are.
     (counted(-5, -3), "must count examples; got -5, -3"),
     (counted(1e308, 1e308), "is not finite, or above 1e+15"),
+    (counted(2, 2), "count the client's examples, 3 at most; got 2"),  # It had 3.
 ]
 
 
@@ -99,6 +101,35 @@ def test_one_client_does_not_stop_the_others(tmp_path, monkeypatch, caplog):
     for one in said:
         (line, *_) = [line for line in caplog.messages if one in line]
         assert line.startswith(f"{HOSTILE} ")
+
+
+def test_the_first_count_of_a_client_has_the_limit_of_what_it_may_tell(
+    tmp_path, monkeypatch, caplog
+):
+    trained(tmp_path, monkeypatch, hostile(counted(2e7, 2e7)), 1)
+    assert "count the client's examples, 1e+07 at most; got 2e+07" in caplog.text
+
+
+def test_a_client_weighs_as_it_has_told(tmp_path, monkeypatch, caplog):
+    def change(facts, arrays):
+        return facts, {key: a if a.ndim else np.full_like(a, 0.9) for key, a in arrays.items()}
+
+    records = trained(tmp_path, monkeypatch, hostile(change), 1, algorithm="fedavg")
+    assert records[0]["participants"] == 2
+    assert f"{HOSTILE} is left out of round 1: it must weigh 0.389, by the examples" in caplog.text
+
+
+def test_a_client_with_many_examples_takes_part(tmp_path, monkeypatch):
+    """What it uploads is averaged by examples, and so thousands of times the others'."""
+    own = federation.site_of
+
+    def site_of(number):
+        repeats = 4_000 if number == 0 else 1
+        return {name: np.repeat(array, repeats, axis=0) for name, array in own(number).items()}
+
+    monkeypatch.setattr(federation, "site_of", site_of)
+    records = trained(tmp_path, monkeypatch, lambda resident, request, reply: reply)
+    assert [record["participants"] for record in records] == [3, 3]
 
 
 def test_no_upload_of_a_private_run_is_longer_than_its_bound(tmp_path, monkeypatch, caplog):

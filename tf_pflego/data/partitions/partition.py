@@ -155,7 +155,9 @@ class Partition:
         """
         path = values.path("path", path)
         try:
-            arrays = limited_files.arrays(os.path.realpath(path))
+            arrays = limited_files.arrays(path)
+            if max(len(arrays[f"{name}_offsets"]) for name in _LISTS) > os.path.getsize(path):
+                raise ValueError("it has more clients than bytes")
             fields: dict[str, Any] = {
                 name: parted(arrays[name], arrays[f"{name}_offsets"])
                 for name in (*_LISTS, *_MORE_LISTS)
