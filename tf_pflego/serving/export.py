@@ -106,8 +106,8 @@ def export_clients(
 
     Raises:
       ValueError: There is no such format, or a client cannot be exported in it.
-      FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
-        export.
+      FileExistsError: The directory is not empty, and `overwrite` is not given or it holds
+        something else than an export.
     """
     refuse_what_cannot_leave(simulation, format, name, quantize, learning)
     chosen = chosen_clients(clients, simulation)

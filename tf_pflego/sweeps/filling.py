@@ -39,7 +39,8 @@ _CHECKSUM = "table_checksum"
 
 def _tables():
     """Returns the compressed files that sweeps write; any others are not of them."""
-    named = {name for kind, _ in algorithms.REGISTRY.values() for name in kind.tables}
+    methods = map(algorithms.method_of, algorithms.REGISTRY)
+    named = {name for method in methods for name in method.settings.tables}
     return {CURVES, store.CLIENTS, store.NEW_CLIENTS, *(f"{name}.csv.gz" for name in named)}
 
 

@@ -67,8 +67,8 @@ class DirectoryLock:
                     raise self._refusal()
                 # The kernel unlocks the file when its descriptor is closed.
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                holder = os.pread(self._descriptor, 21, 0)
-                if len(holder) > 20 or not (holder.strip() or b"0").isdigit():
+                there = os.pread(self._descriptor, 21, 0)
+                if len(there) > 20 or not (there.strip() or b"0").isdigit():
                     raise self._refusal()  # At its release, it would be removed.
                 if self._is_current():
                     with contextlib.suppress(OSError):  # The lock holds on a full disk too.

@@ -18,15 +18,14 @@ from pyarrow import csv, parquet
 
 from tf_pflego.data import checks
 from tf_pflego.data.datasets import prepared
-from tf_pflego.data.tables import AUTO, DECIMALS
-from tf_pflego.system import limited_files, texts, values
+from tf_pflego.data.tables import AUTO, DECIMALS, limits
+from tf_pflego.system import texts, values
 
 _SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}  # The first is that of a header with none of them.
 _COMPRESSED = (".gz", ".bz2", ".zst")
 _PARQUET = (".parquet", ".pq")
 _HEAD_BYTES = 2**22  # of a file, which has its header there
 _BLOCK_BYTES = 2**25  # A row of a file has to fit into a block.
-_BYTES_OF_CELL = 8  # in memory, whatever a Parquet file needs for it
 _UNREADABLE = (
     *(pa.ArrowException, python_csv.Error, OSError),
     *(ValueError, TypeError, KeyError, OverflowError),
@@ -134,16 +133,9 @@ def _of_file(path, is_text, separator, decimal, may_be_codes):
         )
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in _COMPRESSED]
     kind = suffixes[-1] if suffixes else ""
-    about, size = path.stat(), path.stat().st_size
-    if size > limited_files.most_of(512 * about.st_blocks):
-        raise ValueError("it is sparse. Write it as a file without gaps")
+    limits.refuse_sparse(path)
     if kind in _PARQUET:
-        stored = parquet.read_metadata(path)
-        if _BYTES_OF_CELL * stored.num_rows * stored.num_columns > limited_files.most_of(size):
-            raise ValueError(
-                f"its {size} bytes have {stored.num_rows} rows of {stored.num_columns} columns, "
-                "more than are read. Write it uncompressed and without dictionaries"
-            )
+        limits.refuse_many_cells(path)
         return parquet.read_table(path, partitioning=None)  # Directories add no columns.
     if kind not in _SEPARATORS:
         raise prepared.DatasetError(
@@ -156,9 +148,6 @@ def _of_file(path, is_text, separator, decimal, may_be_codes):
         separator = max(_SEPARATORS[kind], key=outside_quotes.count)
     names = next(python_csv.reader(io.StringIO(header), delimiter=separator), [])
 
-    def source():
-        return _Unpacked(path, limited_files.most_of(size)) if is_packed else path
-
     def parsed(decimal, only=(), is_text=is_text, quoted=False):
         # Missing values are missing in columns of text too, unless they stand in quotes.
         converted = csv.ConvertOptions(
@@ -170,7 +159,8 @@ def _of_file(path, is_text, separator, decimal, may_be_codes):
         )
         form = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
         try:
-            return csv.read_csv(source(), csv.ReadOptions(block_size=_BLOCK_BYTES), form, converted)
+            rows = limits.Unpacked(path) if is_packed else path
+            return csv.read_csv(rows, csv.ReadOptions(block_size=_BLOCK_BYTES), form, converted)
         except pa.ArrowInvalid as error:
             said = str(error).replace("invalid UTF8 data", "Write the file in UTF-8")
             named = re.sub(r"CSV column #(\d+)", lambda m: repr(names[int(m[1])]), said)
@@ -202,23 +192,6 @@ def _of_file(path, is_text, separator, decimal, may_be_codes):
     ):
         return read_with(",")
     return table
-
-
-class _Unpacked(io.RawIOBase):
-    """What is compressed in a file, which may have at most so many bytes."""
-
-    def __init__(self, path, most):
-        self._stream, self._most, self._left = pa.input_stream(path), most, most
-
-    def readable(self):
-        return True
-
-    def read(self, size=-1):
-        content = self._stream.read(size if size >= 0 else None)
-        self._left -= len(content)
-        if self._left < 0:
-            raise ValueError(f"it has more than {self._most} bytes unpacked. Unpack the file")
-        return content
 
 
 def _has_empty_text(cells):
