@@ -12,7 +12,7 @@ _BYTES_OF_CELL = 8  # in memory, whatever a Parquet file needs for it
 
 
 class Unpacked(io.RawIOBase):
-    """What is compressed in a file, as a stream; beyond its limit, a read is a ValueError."""
+    """A stream of the bytes of a compressed file; a read beyond the limit is a ValueError."""
 
     def __init__(self, path: pathlib.Path):
         self._stream = pa.input_stream(path)
