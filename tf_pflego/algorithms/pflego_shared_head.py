@@ -89,8 +89,7 @@ class PflegoSharedHeadConfig(Exchanges, optimizers.ServerSettings):
     )
     gate: str = settings.setting(
         "learnt",
-        "whether each client learns how far it follows the shared head (learnt) or follows it "
-        "fully (open)",
+        "how far a client follows the shared head: as it learns (learnt) or fully (open)",
         choices=("learnt", "open"),
     )
     correction: str = settings.setting(
@@ -99,10 +98,7 @@ class PflegoSharedHeadConfig(Exchanges, optimizers.ServerSettings):
         choices=("learnt", "none"),
     )
     rate_cap: str = settings.setting(
-        "correction",
-        "by what curvature beta is limited: that in a client's correction (correction), that in "
-        "correction and gate (joint) or none (none)",
-        choices=CAPS,
+        "correction", "the curvature that limits beta: joint is with the gate's", choices=CAPS
     )
     server_optimizer: str = optimizers.server_optimizer("muon")
     server_learning_rate: float = optimizers.server_learning_rate(0.004)
