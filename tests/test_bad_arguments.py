@@ -15,6 +15,15 @@ from tf_pflego.system import values
 LABELS = np.arange(40) % 4
 
 
+class NoText:
+    """An object that can be neither written nor gone through."""
+
+    def __repr__(self):
+        raise RuntimeError
+
+    __iter__ = __repr__
+
+
 def arrays(**changed):
     pair = (np.zeros([2, 4], np.float32), np.array([0, 1]))
     return pfl.from_arrays(**{"train": [pair] * 3, "test": [pair] * 3, **changed})
@@ -104,6 +113,9 @@ ROWS = [
     (configured(num_rounds=2.5), "`num_rounds` must be a whole number; got 2.5"),
     (configured(num_rounds=True), "`num_rounds` must be a finite number; got True"),
     (configured(num_rounds=10**5000), "`num_rounds` must be at most .*; got an integer of 16610 b"),
+    (configured(dropout_rate=10**5000), "`dropout_rate` must be .*; got an integer of 16610 bits"),
+    (configured(engine=10**5000), "`engine` must be one of .*; got an integer of 16610 bits"),
+    (configured(engine=NoText()), "`engine` must be one of .*; got NoText"),
     (configured(num_rounds=np.array([3, 4])), "`num_rounds` must be a finite number; got array"),
     (configured(download=1), "`download` must be True or False; got 1. Correct `download`"),
     (configured(resume="no"), "`resume` must be True or False; got 'no'. Correct `resume`"),
@@ -163,6 +175,7 @@ ROWS = [
     # Runs.
     (lambda: pfl.run({}), TypeError, "`run_config` must be of the class RunConfig; got dict. Make"),
     (lambda: pfl.run(pfl.RunConfig(), 3), TypeError, "`on_round` must be a function; got 3. Leave"),
+    (lambda: pfl.run(pfl.RunConfig(), between_steps=3), TypeError, "`between_steps` must be a f"),
     (lambda: pfl.run(pfl.RunConfig(), step=3), TypeError,
      "`step` must be a hyper-parameter of pfl"),
     (lambda: pfl.build_simulation(3), TypeError, "`run_config` must be of the class RunConfig"),
@@ -176,10 +189,22 @@ ROWS = [
     (lambda: pfl.Simulation(built()(), arrays(), 3), TypeError,
      "`participation` must be of the cl"),
     (lambda: simulation_of(engine="gpu"), "must be one of tff, in_process, ray, devices; got 'g"),
+    # Arrays compare by element, and so are no words.
+    (lambda: simulation_of(engine=np.zeros(2)), TypeError, "`engine` must be of the class RayO"),
+    (lambda: own_task(link=np.zeros(2)), "`link` must be one of"),
+    (lambda: simulation_of().evaluate(metrics=np.zeros(2)), TypeError, "`metrics` must be of"),
+    (lambda: simulation_of().evaluate(train_loss=[1]), "`train_loss` must be True or False"),
+    (lambda: simulation_of().change_clients([], 3), TypeError, "`join` must be of the class"),
     (lambda: simulation_of(seed=-1), "`seed` must be at least 0; got -1. Raise `seed`"),
     (lambda: pfl.Task(loss=None, labels="regression"), TypeError, "`loss` must be a function"),
     (lambda: own_task(name=3), "`name` must be text; got 3"),
     (lambda: own_task(statistics=3), TypeError, "`statistics` must be a sequence of statistics"),
+    # What is no list, and what raises when it is gone through.
+    (lambda: own_task(mean=3), "`mean` must be a list; got 3. Give a list"),
+    (lambda: own_task(deviation=NoText()), "`deviation` must be a list; got NoText"),
+    (lambda: arrays(class_names=1j), "`class_names` must be a list; got 1j"),
+    (lambda: arrays().without([[1], [1, 2]]), "`client_ids` must all have"),
+    (lambda: round_robin().save("p.npz", a=len), "`a` must be an array of numbers"),
     (lambda: own_task(mean=(np.nan,), deviation=(1,)), "`mean` and `deviation` must be one number"),
     (lambda: of_task(lambda z, y: z), r"`loss` must give \[n\] float32, one loss for each example"),
     (lambda: of_task(lambda z, y: z[:, 0] @ y), "`loss` must give .*; got "),

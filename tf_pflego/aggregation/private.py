@@ -59,7 +59,7 @@ def private(
     numbers = num_rounds, epsilon, noise_multiplier, delta, mechanism, bits
     accountant = accountant_of(participation, len(algorithm.exchanges), *numbers)
     bound = clip_norm
-    if bound != ADAPTIVE:
+    if not values.is_word(bound, ADAPTIVE):
         bound = values.number("clip_norm", clip_norm, words=(ADAPTIVE,), above=0)
     if bound == ADAPTIVE and mechanism != accounting.MECHANISMS[0]:
         raise ValueError(

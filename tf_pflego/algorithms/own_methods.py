@@ -179,7 +179,7 @@ def from_builder(builder: Any) -> Method:
     """Returns the method that a function builds, whose hyper-parameters are made by `setting`."""
     if not inspect.isfunction(builder):
         raise TypeError(
-            f"`algorithm` must be a builder, a function {_BUILDER}; got "
+            f"`algorithm` must be a builder, a function {_BUILDER}, or a method's name; got "
             f"{type(builder).__name__}. {_REMEDY}"
         )
     file = builder.__globals__.get("__file__")

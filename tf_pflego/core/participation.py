@@ -54,7 +54,7 @@ class Participation:
     dropout_rate: float = 0.0
 
     def __post_init__(self):
-        values.one_of("participation", self.mode, MODES)
+        values.one_of("mode", self.mode, MODES)
         # Frozen is for users: what they gave is replaced once, by an int.
         object.__setattr__(self, "num_clients", values.whole("num_clients", self.num_clients, 1))
         per_round = values.whole("clients_per_round", self.clients_per_round)

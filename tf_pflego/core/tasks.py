@@ -109,9 +109,9 @@ class Task(ByValue):
                 "`statistics` must be a sequence of statistics or of their names; got "
                 f"{values.shown(self.statistics)}. Leave it out, or give a list."
             )
-        if self.link and not callable(self.link):
+        if not callable(self.link) and not values.is_word(self.link, ""):
             values.one_of("link", self.link, tuple(_LINKS.values()))
-        moments = [*self.mean, *self.deviation]
+        moments = *values.listed("mean", self.mean), *values.listed("deviation", self.deviation)
         finite = all(isinstance(one, numbers.Real) and math.isfinite(one) for one in moments)
         lengths = len(self.mean) == len(self.deviation)
         if not (finite and lengths and all(one > 0 for one in self.deviation)):
@@ -269,7 +269,8 @@ def flat(outputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def task_of(task: str | Task, statistics: Sequence[str | Statistic] = ()) -> Task:
     """Returns a task that is named, or is one already, with these statistics of a test if any."""
     chosen = task if isinstance(task, Task) else _NAMED[values.one_of("task", task, TASKS)]
-    return dataclasses.replace(chosen, statistics=tuple(statistics)) if statistics else chosen
+    statistics = values.listed("statistics", statistics)
+    return dataclasses.replace(chosen, statistics=statistics) if statistics else chosen
 
 
 def regression(
@@ -292,7 +293,8 @@ def regression(
     task = _NAMED[REGRESSION]
     if delta:
         task = _elementwise(REGRESSION, losses.huber(delta))
-    return dataclasses.replace(task, mean=tuple(mean), deviation=tuple(deviation))
+    mean, deviation = values.listed("mean", mean), values.listed("deviation", deviation)
+    return dataclasses.replace(task, mean=mean, deviation=deviation)
 
 
 def _elementwise(name, of_outputs):

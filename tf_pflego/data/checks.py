@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core import execution
-from tf_pflego.system import texts
+from tf_pflego.system import texts, values
 
 # One more than the largest label that can be stored.
 LABEL_LIMIT = 2**31
@@ -145,7 +145,7 @@ def class_names(
     names: Sequence[Any], num_classes: int, what: str = "`class_names`"
 ) -> tuple[str, ...]:
     """Returns the names of `num_classes` global classes, or of more. `what` is what has them."""
-    names = tuple(names)
+    names = values.listed("class_names", names)
     for name in names:
         if not isinstance(name, str):
             raise TypeError(

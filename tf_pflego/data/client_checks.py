@@ -33,6 +33,7 @@ def classes_of_clients(
         for classes_of_all in ranges.values():
             classes_of_all.setflags(write=False)
         return tuple(map(ranges.__getitem__, num_classes.tolist()))
+    classes = values.listed("classes", classes)
     if len(classes) != len(num_classes):
         raise ValueError(
             f"`classes` must be {len(num_classes)} arrays, one per client; got {len(classes)}. "
@@ -87,6 +88,7 @@ def identities(numbers: Any, num_clients: int) -> np.ndarray:
 
 def client_groups(groups: Any, num_clients: int) -> dict[str, np.ndarray]:
     """Returns the members of each group, [I] bool by name."""
+    groups = {} if groups is None else groups
     values.instance("client_groups", groups, Mapping, "Give truth values by the groups' names.")
     for name, members in groups.items():
         if np.shape(members) != (num_clients,) or np.asarray(members).dtype != bool:

@@ -24,7 +24,7 @@ def checked(
         raise TypeError(
             f"`client_names` must be a sequence of text; got {type(names).__name__}. {_REMEDY}"
         )
-    names = tuple(names)
+    names = values.listed("client_names", names)
     for name in names:
         if not isinstance(name, str):
             raise TypeError(
@@ -65,7 +65,7 @@ def id_of(
     names = names or ()
     if isinstance(client, str) and client in names:
         return names.index(client)
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(TypeError, ValueError, AttributeError):
         number = values.whole_of(client) if isinstance(client, str) else operator.index(client)
         if 0 <= number < num_clients:
             if not any(map(str.isdecimal, names)) or names[number] == str(number):

@@ -147,7 +147,7 @@ class ClientData:
             "class_names": names,
             "identities": client_checks.identities(self.identities, num_clients),
             "client_names": client_names.checked(self.client_names, num_clients),
-            "client_groups": client_checks.client_groups(groups or {}, num_clients),
+            "client_groups": client_checks.client_groups(groups, num_clients),
         }
 
     def __repr__(self) -> str:
@@ -281,7 +281,8 @@ class ClientData:
 
     def without(self, client_ids: Sequence[int]) -> ClientData:
         """Returns the other clients in their order; they keep their identities."""
-        return self._only(np.setdiff1d(np.arange(self.num_clients), client_ids))
+        leaving = checks.client_ids(client_ids, self.num_clients)
+        return self._only(np.setdiff1d(np.arange(self.num_clients), leaving))
 
     def shard(self, client_ids: np.ndarray, all_examples: int | None = None) -> ClientData:
         """Returns some clients, [c] ascending, with the weights alpha_i that they have here.

@@ -11,7 +11,7 @@ from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data import checks, client_checks
 from tf_pflego.data import client_names as names_lib
 from tf_pflego.data import labels as labels_lib
-from tf_pflego.data.clients import ClientData
+from tf_pflego.data.clients import LABEL_SPACES, ClientData
 from tf_pflego.data.datasets.catalogue import Dataset, Examples
 from tf_pflego.data.dealing import federate
 from tf_pflego.data.partitions.partition import Partition, classes_of_owners, joined, parted, starts
@@ -86,6 +86,7 @@ def from_arrays(
             f"{len(train)} and {len(test)} pairs. Leave out clients that lack one of them."
         )
     client_names = names_lib.checked(client_names, len(train))
+    values.one_of("label_space", label_space, LABEL_SPACES)
     with _naming(client_names):
         form = task, label_space == "global"
         sources = _joined_pairs("train", train, *form), _joined_pairs("test", test, *form)
@@ -101,7 +102,7 @@ def from_arrays(
             classes = (np.arange(outputs),) * len(train)
         splits = [Examples(examples, labels) for examples, labels, _ in sources]
         rows = [parted(np.arange(offsets[-1]), offsets) for *_, offsets in sources]
-        class_names = None if class_names is None else tuple(class_names)
+        class_names = None if class_names is None else values.listed("class_names", class_names)
         return federate(
             Dataset(name, splits[0], splits[1], num_classes or outputs, class_names, task),
             Partition(classes, rows[0], rows[1]),

@@ -47,7 +47,7 @@ def write(
         reference is not among the runs.
       OSError: The output cannot be written.
     """
-    one_or_more = [dirs] if isinstance(dirs, (str, pathlib.Path)) else list(dirs)
+    one_or_more = [dirs] if isinstance(dirs, (str, pathlib.Path)) else values.listed("dirs", dirs)
     paths = [pathlib.Path(values.path("dirs", path)).expanduser() for path in one_or_more]
     output = pathlib.Path(values.path("output", output)).expanduser()
     if not paths:

@@ -23,6 +23,7 @@ from tf_pflego.data.datasets.catalogue import NAMES
 from tf_pflego.runs import build, methods, partition_file, reader, settings_read, training
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.run_directory import RunDirectoryError
+from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.measuring import Metrics
@@ -193,6 +194,7 @@ class StoredRun:
                 f"`model` must be {expected} for the run in {self.path}, which trained a model of "
                 f"{whose}. Call load_run(directory, ...) with what the run was given."
             )
+        values.one_of("engine", engine, engine_choice.NAMES)
         run_config = settings_read.changed(self.run_config, engine=engine)
         if not self._has_own_model:
             given = self.configuration, self._given_network, self.path

@@ -86,6 +86,7 @@ def run(
       Exception: One of the functions or callbacks has raised it; the rounds before are in a
         checkpoint.
     """
+    values.function("between_steps", between_steps)
     between_steps()
     build.check_arguments(run_config, clients, model, elsewhere)
     statistic_names.learn(_own_statistics(model))

@@ -110,6 +110,8 @@ def export_clients(
         something else than an export.
     """
     refuse_what_cannot_leave(simulation, format, name, quantize, learning)
+    if on_client is not None:
+        values.function("on_client", on_client)
     chosen = chosen_clients(clients, simulation)
     never = simulation.never_drawn(chosen)
     if never:
@@ -177,7 +179,7 @@ def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> 
             return from_the_worst[: int(number)].tolist()
         which = [text.strip() for text in which.split(",")]
     chosen: list[int] = []
-    for client in which:
+    for client in values.listed("clients", which):
         others = ", or all, or worst:10"
         chosen.append(client_names.id_of(client, names, count, "clients", others))
         if chosen[-1] in chosen[:-1]:

@@ -94,7 +94,7 @@ class NewClients:
         rule = self._served.personalize
         self.learns = "network" if rule is None else "head"
         self._rate = 0.0
-        if learning_rate != AUTO:
+        if not values.is_word(learning_rate, AUTO):
             self._rate = values.number("learning_rate", learning_rate, above=0, words=(AUTO,))
         elif rule is None:
             self._refuse_auto(algorithm.name)
@@ -152,12 +152,12 @@ class NewClients:
         draws, seed = values.whole("draws", draws, 1), values.seed(seed)
         before = float(np.nanmean([self._tested(c, w) for c, w in enumerate(self._start)]))
         results = []
-        for count in shots:
-            if count != ALL:
+        for count in values.listed("shots", shots):
+            if not values.is_word(count, ALL):
                 count = values.whole("shots", count, 1)
             means = [
                 np.nanmean([self._after(c, count, draw, seed) for c in range(len(self._start))])
-                for draw in range(1 if count == ALL else draws)
+                for draw in range(1 if isinstance(count, str) else draws)
             ]
             mean = float(np.mean(means))
             deviation = float(np.std(means, ddof=1)) if len(means) > 1 else None

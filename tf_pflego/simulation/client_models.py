@@ -186,7 +186,7 @@ def served_name(algorithm: Algorithm, name: str | None) -> str:
     """Returns the name of a model that an algorithm serves; of the first if `name` is None."""
     if name is None:
         return next(iter(algorithm.served))
-    if name not in tuple(algorithm.served):
+    if not isinstance(name, str) or name not in algorithm.served:
         raise ValueError(
             f"`name` must be one of {', '.join(algorithm.served)}, the models that "
             f"{algorithm.name} serves; got {values.shown(name)}. Choose one of them."

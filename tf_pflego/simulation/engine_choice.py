@@ -22,15 +22,16 @@ def build(place, algorithm, clients, server_state, federation, seed, max_restart
     A name of no engine is a ValueError; a package that cannot be imported is an ImportError. On
     TFF, an exchange is run again up to `max_restarts` times because the worker failed.
     """
-    if isinstance(place, str) and values.one_of("engine", place, NAMES) == "in_process":
+    name = values.one_of("engine", place, NAMES) if isinstance(place, str) else ""
+    if name == "in_process":
         return InProcessEngine(algorithm, clients, server_state, seed)
-    if place == "tff":
+    if name == "tff":
         try:
             from tf_pflego.tff.engine.engine import TffEngine
         except ImportError as error:
             raise _absent("tff", error.__cause__ or error) from error
         return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
-    if place == "devices":
+    if name == "devices":
         raise ValueError(
             "`engine` devices must be told where the clients are; got its name alone. Use "
             "`tf-pflego serve`, or `tf_pflego.devices.server.serve`."
@@ -45,7 +46,7 @@ def _cluster(options, num_clients):
     try:
         from tf_pflego.ray.options import RayOptions
 
-        if options == "ray":
+        if values.is_word(options, "ray"):
             options = RayOptions(min(RayOptions.num_shards, num_clients))
         values.instance("engine", options, RayOptions, "Name an engine, or make `RayOptions`.")
         from tf_pflego.ray.cluster import RayCluster

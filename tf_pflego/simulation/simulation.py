@@ -145,7 +145,9 @@ class Simulation(Trained):
                 f"`leave` must leave at least one client; got all {len(leaving)}. Let others join."
             )
         # All identities in use count, so that a client that joins has none of one that leaves.
-        join = join and as_features(self.algorithm.model, join)
+        if join is not None:
+            values.instance("join", join, ClientData, "Make them as these were made.")
+            join = as_features(self.algorithm.model, join)
         data = self.data if join is None else self.data.joined_by(join)
         former = np.setdiff1d(np.arange(self.data.num_clients), leaving)
         joining = data.num_clients - self.data.num_clients

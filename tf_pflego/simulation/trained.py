@@ -162,7 +162,9 @@ class Trained:
         return self._evaluate(self.server_state, number, train_loss, sampled, metrics)
 
     def _evaluate(self, server_state, round_number, train_loss, sampled, metrics):
-        metrics = metrics or {}
+        metrics = {} if metrics is None else metrics
+        train_loss = values.truth("train_loss", train_loss)
+        sampled = values.truth("sampled", sampled)
         measuring.check(metrics, self.algorithm, self.data)
         sample = self._sample if sampled else None
         ids = np.arange(self.data.num_clients) if sample is None else sample

@@ -331,11 +331,7 @@ def name_of(tried: Settings) -> str:
 
 
 def _seeds(name, seeds):
-    if not isinstance(seeds, Sequence | np.ndarray):
-        raise ValueError(
-            f"`{name}` must be a list of seeds; got {values.shown(seeds)}. Give a list."
-        )
-    seeds = np.atleast_1d(seeds).tolist()
+    seeds = values.listed(name, seeds, " of seeds")
     checked = tuple(values.whole(name, seed, 0, values.SEED_LIMIT) for seed in seeds)
     _refuse_repeated(name, checked)
     return checked

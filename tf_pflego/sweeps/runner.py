@@ -54,6 +54,9 @@ def sweep(
       TypeError, ValueError: An argument does not take its value, or the directory is in use.
     """
     values.instance("experiment", experiment, Experiment, "Make one: `Experiment(cells, base)`.")
+    values.function("between_steps", between_steps)
+    source = values.text("source", source)
+    only = None if only is None else values.listed("only", only)
     for name in only or ():
         values.one_of("only", name, [cell.name for cell in experiment.planned])
     jobs, ray_address = values.whole("jobs", jobs, 1, 1000), values.text("ray_address", ray_address)

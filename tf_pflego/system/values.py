@@ -76,10 +76,11 @@ def number(
     Without `at_least` and `above` it is from -at_most on. The message names `words`, which could
     have been given instead.
     """
-    checked = float(_real(name, value, words))
+    real = _real(name, value, words)
     if at_least is None and above is None:
         at_least = -at_most
-    _refuse_outside(name, checked, at_least, above, at_most, below)
+    _refuse_outside(name, real, at_least, above, at_most, below)
+    checked = float(real)  # Integers outside may be too large for it.
     if 0 < abs(checked) < _LEAST_FLOAT:
         raise ValueError(
             f"`{name}` must be at least {_LEAST_FLOAT:.2g} in size, which float32 can hold; got "
@@ -96,8 +97,8 @@ def seed(value: Any) -> int:
 def shape(name: str, value: Any) -> tuple[int, ...]:
     """Returns the shape of an array, sizes from 1 on, as a tuple of ints."""
     try:
-        return tuple(whole(name, size, 1) for size in value)
-    except (TypeError, ValueError):
+        return tuple(whole(name, size, 1) for size in listed(name, value))
+    except ValueError:
         raise ValueError(
             f"`{name}` must be sizes from 1 on, such as (28, 28, 1); got {shown(value)}. Correct "
             f"`{name}`."
@@ -116,9 +117,24 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ValueError(
             f"`{name}` must be one of {', '.join(choices)}; got {shown(value)}. "
-            f"{texts.suggestion(str(value), choices)}Correct `{name}`."
+            f"{texts.suggestion(shown(value), choices)}Correct `{name}`."
         )
     return str(value)
+
+
+def is_word(value: Any, word: str) -> bool:
+    """Returns whether a value is this text; arrays, which compare by element, are not."""
+    return isinstance(value, str) and value == word
+
+
+def listed(name: str, value: Any, of: str = "") -> tuple[Any, ...]:
+    """Returns the elements of a list, an array or another iterable, which is no mapping."""
+    try:
+        if isinstance(value, bytes | Mapping):
+            raise TypeError
+        return tuple(value)
+    except Exception:  # An object of others may raise anything.
+        raise ValueError(f"`{name}` must be a list{of}; got {shown(value)}. Give a list.") from None
 
 
 def text(name: str, value: Any) -> str:
@@ -177,8 +193,11 @@ def shown(value: Any) -> str:
     """Returns a value as text of some forty characters at most, without a line break."""
     try:
         text = str(value) if isinstance(value, numbers.Real) else " ".join(repr(value).split())
-    except ValueError:  # Python does not write integers of more than some thousand digits.
-        return f"an integer of {value.bit_length()} bits"
+    except (
+        Exception
+    ):  # Python writes no integers of some thousand digits; others' may raise anything.
+        is_integer = isinstance(value, int)
+        return f"an integer of {value.bit_length()} bits" if is_integer else type(value).__name__
     return text if len(text) <= 60 else f"{text[:40]}..."
 
 

@@ -133,9 +133,9 @@ class Partition:
         """
         if not hasattr(file, "write"):
             file = values.path("file", file, may_be_empty=False)
-        arrays: dict[str, Any] = dict(about)
         if class_counts is not None:
-            arrays["class_counts"] = class_counts
+            about["class_counts"] = class_counts
+        arrays: dict[str, Any] = dict(about)
         none = np.zeros(0, np.int64)
         for name in (*_LISTS, *_MORE_LISTS):
             if (parts := getattr(self, name)) is not None:
@@ -143,6 +143,16 @@ class Partition:
                 arrays[name], arrays[f"{name}_offsets"] = joined(parts, name)
         if self.shifts is not None:
             arrays["shifts"] = np.array(self.shifts, str)
+        for name, array in about.items():
+            try:
+                is_array = name.isidentifier() and np.asarray(array).dtype.kind in "biufU"
+            except Exception:  # An object of others may raise anything.
+                is_array = False
+            if not is_array:
+                raise ValueError(
+                    f"`{name}` must be an array of numbers or text, under the name of an argument; "
+                    f"got {values.shown(array)}. Leave it out, or make it one."
+                )
         np.savez_compressed(file, **arrays)
 
     @classmethod

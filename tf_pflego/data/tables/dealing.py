@@ -106,20 +106,22 @@ def from_table(
         missing = missing if missing == "drop" else preprocessing.missing  # It is of rows.
     values.one_of("encoding", encoding, ENCODINGS)
     values.one_of("missing", missing, MISSING)
+    time = None if values.is_word(time, "") else time
     kind, about = splitting.kind_of_test(test)
-    client, labels, categories = _name(client), _names(label), _names(categories)
+    client, labels = _name("client", client), _names("label", label)
+    categories = _names("categories", categories)
     columns = {
         "client": [client],
         "label": labels,
-        "time": _names(time) if time or kind == "last" else [],
+        "time": [] if time is None and kind != "last" else _names("time", time),
     }
     columns["test"] = [about] if kind == "column" else []
-    if time and kind != "last":
+    if time is not None and kind != "last":
         raise ValueError(
             "`time` must be left out unless `test` is last, which alone reads it; got "
             f"{values.shown(time)}. Choose `test='last:0.2'`, or leave out `time`."
         )
-    features = None if features is None else _names(features)
+    features = None if features is None else _names("features", features)
 
     # Names of clients, classes and categories stay as they are written.
     as_text = {str(name) for name in (client, *labels * (task == CLASSIFICATION))}
@@ -227,15 +229,16 @@ def _refuse_lacking(names, needed):
         )
 
 
-def _names(columns):
+def _names(argument, columns):
     """Returns names of columns as a list; those that are numbers, as of pandas, become text."""
     if isinstance(columns, str | int | np.integer) or not isinstance(columns, Iterable):
         columns = [columns]
-    return list(map(_name, columns))
+    return [_name(argument, column) for column in values.listed(argument, columns)]
 
 
-def _name(column):
-    return str(column) if isinstance(column, int | np.integer) else column
+def _name(argument, column):
+    is_number = isinstance(column, int | np.integer)
+    return values.shown(column) if is_number else values.text(argument, column)
 
 
 def _columns(source, columns, features, categories, encoding, faults):

@@ -51,7 +51,8 @@ def read(
     """
     name = "`table`"
     values.one_of("decimal", decimal, DECIMALS)
-    if separator != AUTO and (not isinstance(separator, str) or len(separator.encode()) != 1):
+    size = len(separator.encode("utf-8", "surrogatepass")) if isinstance(separator, str) else 0
+    if size != 1 and not values.is_word(separator, AUTO):
         raise ValueError(
             "`separator` must be one character, as between two cells of the file; got "
             f"{values.shown(separator)}. Correct it, or leave it out."
