@@ -207,8 +207,12 @@ def _refuse_other(preprocessing, features, categories, encoding, missing):
     coded = [column.name for column in columns if column.categories is not None]
     names = [column.name for column in columns]
     given = {
-        "features": (features, None if features is None else _names(features), (None, names)),
-        "categories": (categories, {*_names(categories)} <= {*coded}, (True,)),
+        "features": (
+            features,
+            None if features is None else _names("features", features),
+            (None, names),
+        ),
+        "categories": (categories, {*_names("categories", categories)} <= {*coded}, (True,)),
         "encoding": (encoding, encoding, (ENCODINGS[0], preprocessing.encoding)),
         "missing": (missing, missing, (MISSING[0], "drop", preprocessing.missing)),
     }
