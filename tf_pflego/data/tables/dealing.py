@@ -108,7 +108,7 @@ def from_table(
     values.one_of("missing", missing, MISSING)
     time = None if values.is_word(time, "") else time
     kind, about = splitting.kind_of_test(test)
-    client, labels = _name("client", client), _names("label", label)
+    client, labels = _name(client), _names("label", label)
     categories = _names("categories", categories)
     columns = {
         "client": [client],
@@ -207,8 +207,12 @@ def _refuse_other(preprocessing, features, categories, encoding, missing):
     coded = [column.name for column in columns if column.categories is not None]
     names = [column.name for column in columns]
     given = {
-        "features": (features, None if features is None else _names(features), (None, names)),
-        "categories": (categories, {*_names(categories)} <= {*coded}, (True,)),
+        "features": (
+            features,
+            None if features is None else _names("features", features),
+            (None, names),
+        ),
+        "categories": (categories, {*_names("categories", categories)} <= {*coded}, (True,)),
         "encoding": (encoding, encoding, (ENCODINGS[0], preprocessing.encoding)),
         "missing": (missing, missing, (MISSING[0], "drop", preprocessing.missing)),
     }
@@ -233,12 +237,11 @@ def _names(argument, columns):
     """Returns names of columns as a list; those that are numbers, as of pandas, become text."""
     if isinstance(columns, str | int | np.integer) or not isinstance(columns, Iterable):
         columns = [columns]
-    return [_name(argument, column) for column in values.listed(argument, columns)]
+    return list(map(_name, values.listed(argument, columns)))
 
 
-def _name(argument, column):
-    is_number = isinstance(column, int | np.integer)
-    return values.shown(column) if is_number else values.text(argument, column)
+def _name(column):
+    return column if isinstance(column, str) else values.shown(column)
 
 
 def _columns(source, columns, features, categories, encoding, faults):
