@@ -111,10 +111,12 @@ class Task(ByValue):
             )
         if not callable(self.link) and not values.is_word(self.link, ""):
             values.one_of("link", self.link, tuple(_LINKS.values()))
-        moments = *values.listed("mean", self.mean), *values.listed("deviation", self.deviation)
+        mean = values.listed("mean", self.mean)
+        deviation = values.listed("deviation", self.deviation)
+        moments = *mean, *deviation
         finite = all(isinstance(one, numbers.Real) and math.isfinite(one) for one in moments)
-        lengths = len(self.mean) == len(self.deviation)
-        if not (finite and lengths and all(one > 0 for one in self.deviation)):
+        lengths = len(mean) == len(deviation)
+        if not (finite and lengths and all(one > 0 for one in deviation)):
             raise ValueError(
                 "`mean` and `deviation` must be one number per output, each deviation above 0; got "
                 f"{self.mean} and {self.deviation}. Leave out both, or correct them."
@@ -128,8 +130,8 @@ class Task(ByValue):
                 else statistics_lib.KNOWN[values.one_of("statistics", one, known)]
                 for one in chosen
             ),
-            "mean": tuple(map(float, self.mean)),
-            "deviation": tuple(map(float, self.deviation)),
+            "mean": tuple(map(float, mean)),
+            "deviation": tuple(map(float, deviation)),
         }
         if not self.link:
             filled["link"] = _LINKS[self.labels]

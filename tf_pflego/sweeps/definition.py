@@ -331,7 +331,7 @@ def name_of(tried: Settings) -> str:
 
 
 def _seeds(name, seeds):
-    seeds = values.listed(name, seeds, " of seeds")
+    seeds = [seeds] if isinstance(seeds, str) else values.listed(name, seeds, " of seeds")
     checked = tuple(values.whole(name, seed, 0, values.SEED_LIMIT) for seed in seeds)
     _refuse_repeated(name, checked)
     return checked

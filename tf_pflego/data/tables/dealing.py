@@ -108,7 +108,7 @@ def from_table(
     values.one_of("missing", missing, MISSING)
     time = None if values.is_word(time, "") else time
     kind, about = splitting.kind_of_test(test)
-    client, labels = _name("client", client), _names("label", label)
+    client, labels = _name(client), _names("label", label)
     categories = _names("categories", categories)
     columns = {
         "client": [client],
@@ -237,12 +237,11 @@ def _names(argument, columns):
     """Returns names of columns as a list; those that are numbers, as of pandas, become text."""
     if isinstance(columns, str | int | np.integer) or not isinstance(columns, Iterable):
         columns = [columns]
-    return [_name(argument, column) for column in values.listed(argument, columns)]
+    return list(map(_name, values.listed(argument, columns)))
 
 
-def _name(argument, column):
-    is_number = isinstance(column, int | np.integer)
-    return values.shown(column) if is_number else values.text(argument, column)
+def _name(column):
+    return column if isinstance(column, str) else values.shown(column)
 
 
 def _columns(source, columns, features, categories, encoding, faults):
