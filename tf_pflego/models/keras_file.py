@@ -18,11 +18,15 @@ from tf_pflego.system import limited_files
 
 _MEMBERS = ["config.json", "metadata.json", "model.weights.h5"]
 _ROOMS = {
-    *("activations", "constraints", "dtype_policies", "engine", "initializers", "layers"),
-    *("mixed_precision", "models", "ops", "quantizers", "random", "regularizers"),
+    *("activations", "constraints", "dtype_policies", "engine", "initializers", "layers", "losses"),
+    *("metrics", "mixed_precision", "models", "ops", "optimizers", "quantizers", "random"),
+    *("regularizers",),
 }
 # Layers that run code or programs, or read files.
-_REFUSED = {"Lambda", "__lambda__", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
+_REFUSED = {
+    *("Lambda", "__lambda__", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"),
+    *("ClassMethod", "InstanceMethod", "InstanceProperty", "TensorFlowOpLayer"),
+}
 _WORDS = "vocabulary", "idf_weights"  # of look-up layers: a list, or else the name of a file
 # Operations of TensorFlow between layers of Keras 2, without those that read, write or call.
 _OPERATIONS = ("__operators__.", "math.", "nn.", "linalg.")
@@ -48,7 +52,10 @@ def load(content: bytes) -> "tf.keras.Model":
         raise ValueError(f"it must have the members {', '.join(_MEMBERS)}, and no others")
     part = dict(parts)
     # A layer has at least one weight per unit, so that no larger number needs memory.
-    _check(json.loads(part["config.json"]), max(_weights(part["model.weights.h5"]), _LEAST_LIMIT))
+    config = json.loads(part["config.json"])
+    if isinstance(config, dict):
+        config.pop("compile_config", None)  # It is not read.
+    _check(config, max(_weights(part["model.weights.h5"]), _LEAST_LIMIT))
     with tempfile.TemporaryDirectory(prefix="tf_pflego_network_") as directory:
         path = os.path.join(directory, "network.keras")
         pathlib.Path(path).write_bytes(content)

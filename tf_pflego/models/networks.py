@@ -107,7 +107,7 @@ NETWORKS = {
 }
 
 
-# The file of which `digest` was last asked, so that no other is loaded if it changes meanwhile.
+# The file that `digest` has read last, until it is loaded, so that a change between takes no effect.
 _read: dict[str, bytes] = {}
 
 
@@ -142,7 +142,7 @@ def content_of_file(name: str) -> bytes:
 def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
     """Returns the body `name`, a key of `NETWORKS` or a Keras file; examples must fit it.
 
-    A file is loaded without code that it may hold, from the bytes that `digest` has read last.
+    A file is loaded without code that it may hold, and once from the bytes of its `digest`.
     """
     if is_file(name):
         return _loaded(name)
@@ -169,7 +169,7 @@ def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Mod
 
 def _loaded(name):
     try:
-        return keras_file.load(_read[name] if name in _read else content_of_file(name))
+        return keras_file.load(_read.pop(name, None) or content_of_file(name))
     except Exception as error:  # They are of many kinds.
         reason = texts.printable(" ".join(str(error).split())).rstrip(".")
         raise ValueError(
