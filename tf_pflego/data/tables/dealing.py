@@ -241,7 +241,7 @@ def _names(argument, columns):
 
 
 def _name(column):
-    return column if isinstance(column, str) else values.shown(column)
+    return column if column is None or isinstance(column, str) else values.shown(column)
 
 
 def _columns(source, columns, features, categories, encoding, faults):
