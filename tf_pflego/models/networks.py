@@ -169,7 +169,7 @@ def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Mod
 
 def _loaded(name):
     try:
-        return keras_file.load(_read.pop(name, None) or content_of_file(name))
+        return keras_file.load(_read.pop(name, b"") or content_of_file(name))
     except Exception as error:  # They are of many kinds.
         reason = texts.printable(" ".join(str(error).split())).rstrip(".")
         raise ValueError(
