@@ -107,7 +107,7 @@ NETWORKS = {
 }
 
 
-# The file that `digest` has read last, until it is loaded, so that a change between takes no effect.
+# The file that `digest` has read last, until it is loaded: a change between takes no effect.
 _read: dict[str, bytes] = {}
 
 
