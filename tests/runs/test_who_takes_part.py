@@ -31,7 +31,7 @@ CHOSEN |= {"statistics": "accuracy", "clip_norm": 0.3, "dp_mechanism": "local", 
 NEITHER = {
     *("dataset", "client_column", "label_column", "feature_columns", "category_columns", "split"),
     *("time_column", "task", "missing", "min_rows", "small_clients"),
-    *("separator", "decimal", "engine", "client_names", "spare_clients", "start_from"),
+    *("separator", "decimal", "unpacked_mb", "engine", "client_names", "spare_clients", "start_from"),
     *("omniglot_splits", "standardize_labels", "huber_delta", "num_shards"),
 }
 SECRET = np.array([3, 4])
