@@ -1,6 +1,7 @@
 """Each verb works for runs on a table and on a dataset of TFDS by client; others have digits."""
 
 import csv
+import gzip
 import json
 import signal
 
@@ -13,6 +14,7 @@ from tests.methods import thorough
 from tests.starts import begun, done, in_this_process, wait_for_rounds
 from tf_pflego.data.datasets import prepared
 from tf_pflego.runs import reader
+from tf_pflego.system import limited_files
 
 COLUMNS = ("--client_column=School", "--label_column=Passed", "--feature_columns=Sex,SES")
 SHORT = ("--clients_per_round=2", "--local_steps=2", "--engine=in_process")
@@ -93,6 +95,18 @@ def test_a_table_that_was_renamed_is_known_by_its_rows(sources, tmp_path, capsys
     schools.written("again.csv", schools.columns(seed=1))
     refused = in_this_process([*export, "--data_dir=again.csv", "--output_dir=four"], capsys)
     assert "must be the clients of the run" in refused.stderr
+
+
+def test_a_run_keeps_what_its_table_may_unpack_to(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(limited_files, "_MOST_TIMES", 1)
+    monkeypatch.setattr(limited_files, "_MOST_BYTES_MORE", 10_000)
+    schools.written(tmp_path / "pupils.csv", ROWS | {"note": np.full(45, "x" * 1000)})
+    table = tmp_path / "pupils.csv.gz"
+    table.write_bytes(gzip.compress((tmp_path / "pupils.csv").read_bytes()))
+    train = [f"--table={table}", *COLUMNS, *SHORT, f"--output_dir={tmp_path / 'run'}"]
+    assert "or raise --unpacked_mb" in in_this_process(train, capsys).stderr
+    done([*train, "--num_rounds=1", "--unpacked_mb=1"], capsys)
+    done([f"--output_dir={tmp_path / 'run'}", "--resume", "--num_rounds=2"], capsys)
 
 
 def test_new_clients_of_a_table_have_the_classes_of_the_run(tmp_path, capsys):

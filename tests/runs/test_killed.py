@@ -177,15 +177,16 @@ def texts(*directories):
 
 def test_a_new_run_takes_the_place_of_the_old_one_whatever_interrupts_it(tmp_path):
     """It is killed before each operation; the next use of the directory completes the change."""
-    names = {"checkpoints/a.npz", *run_directory._FILES} - {"checkpoints"}
-    old = {name: f"old {name}" for name in names}
-    new = {name: f"new {name}" for name in names - {"new_clients.csv"}}
+    inside = {"checkpoints/server-1.npz", "tensorboard/events.out.tfevents.1.tf_pflego.v2"}
+    names = inside | {*run_directory._FILES} - {"checkpoints", "tensorboard"}
+    old = {name: f'old "algorithm" {name}' for name in names}
+    new = {name: f'new "algorithm" {name}' for name in names - {"new_clients.csv"}}
     seen = set()
     for point in itertools.count(1):
         output = tmp_path / str(point)
         for directory, files in ((output, old), (output / ".new_run", new)):
-            (directory / "checkpoints").mkdir(parents=True)
             for name, text in files.items():
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 (directory / name).write_text(text)
 
         def use(output=output):
@@ -204,7 +205,7 @@ def test_a_new_run_takes_the_place_of_the_old_one_whatever_interrupts_it(tmp_pat
         assert not list(output.glob(".*"))
         if not killed:
             break
-    assert seen == {"old summary.json", "none", "new summary.json"}
+    assert seen == {old["summary.json"], "none", new["summary.json"]}
 
 
 def test_a_directory_in_use_is_refused_and_a_dead_users_is_not(tmp_path):

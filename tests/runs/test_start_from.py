@@ -16,6 +16,7 @@ from tests.runs.test_tables import FLAGS
 from tests.starts import code_of, done, in_this_process
 from tf_pflego.data import fingerprints
 from tf_pflego.runs.table_settings import TableSettings
+from tf_pflego.simulation import checkpoint
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 TASKS = {"Passed": "classification", "MathAch": "regression"}
@@ -118,9 +119,41 @@ def of_column(**changed):
     return change
 
 
+def of_checkpoint(**changed):
+    """The checksum is right again."""
+
+    def change(place):
+        path = place / "checkpoints" / "checkpoint-2.json"
+        content = json.loads(path.read_text())["content"] | changed
+        crc32 = checkpoint._crc32(content)
+        path.write_text(json.dumps({"crc32": crc32, "content": content}))
+        for other in set(path.parent.glob("checkpoint-*.json")) - {path}:
+            other.unlink()
+
+    return change
+
+
+def of_partition(**changed):
+    def change(place):
+        np.savez_compressed(place / "partition.npz", **arrays(place / "partition.npz") | changed)
+
+    return change
+
+
+def of_config(**changed):
+    def change(place):
+        about = json.loads((place / "config.json").read_text())
+        (place / "config.json").write_text(json.dumps(about | changed))
+
+    return change
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        of_checkpoint(num_clients=10**9),
+        of_partition(classes=np.array(3)),
+        of_config(task="a\nb"),
         of_column(categories=[]),
         of_column(categories=["a", 1]),
         of_column(mean=float("nan")),

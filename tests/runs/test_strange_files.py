@@ -74,9 +74,10 @@ def test_a_run_does_not_replace_what_no_run_wrote(name, tmp_path):
     assert there() == laid
 
 
-def test_the_configuration_of_another_program_is_not_replaced(tmp_path):
-    (tmp_path / "config.json").write_text('{"hidden_size": 768}')
-    with pytest.raises(RunDirectoryError, match=r"config.json is of none. Remove it"):
+@pytest.mark.parametrize("name", ["config.json", "clients.csv", "preprocessing.json"])
+def test_a_file_of_another_program_is_not_replaced(name, tmp_path):
+    (tmp_path / name).write_text('{"hidden_size": 768}')
+    with pytest.raises(RunDirectoryError, match=rf"{name} is of none. Remove it"):
         RunDirectory(tmp_path, {}, overwrite=True)
 
 

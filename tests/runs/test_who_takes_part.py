@@ -31,8 +31,8 @@ CHOSEN |= {"statistics": "accuracy", "clip_norm": 0.3, "dp_mechanism": "local", 
 NEITHER = {
     *("dataset", "client_column", "label_column", "feature_columns", "category_columns", "split"),
     *("time_column", "task", "missing", "min_rows", "small_clients"),
-    *("separator", "decimal", "engine", "client_names", "spare_clients", "start_from"),
-    *("omniglot_splits", "standardize_labels", "huber_delta", "num_shards"),
+    *("separator", "decimal", "unpacked_mb", "engine", "client_names", "spare_clients"),
+    *("start_from", "omniglot_splits", "standardize_labels", "huber_delta", "num_shards"),
 }
 SECRET = np.array([3, 4])
 PRIVATE = {"engine": "in_process", "num_clients": 20, "clients_per_round": 5, "num_rounds": 8}

@@ -166,6 +166,14 @@ def huge(path):
     sealed(path, SERVER)
 
 
+def packed(path):
+    """Compresses arrays, so that few bytes could fill the memory."""
+    with np.load(path / SERVER) as whole:
+        np.savez_compressed(path / "new.npz", **whole)
+    os.replace(path / "new.npz", path / SERVER)
+    sealed(path, SERVER)
+
+
 def text(raw):
     return lambda path: (path / MANIFEST).write_bytes(raw)
 
@@ -212,6 +220,7 @@ CHANGES = {
     **{f"content {value!r}": content(value) for value in (None, [], 3, "x", {})},
     **{f"{name} {raw}": raw_npz(name, RAW[raw]) for name in (SERVER, CLIENTS) for raw in RAW},
     "huge": huge,
+    "packed": packed,
     **{f"{name} {k}": no_file(name, k) for name in (MANIFEST, SERVER, CLIENTS) for k in KINDS},
     **{outside: elsewhere(f"{outside}server-1.npz") for outside in OUTSIDE},
 }

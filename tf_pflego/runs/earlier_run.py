@@ -18,7 +18,7 @@ from tf_pflego.data.partitions.partition import Partition
 from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.runs import partition_file, reader
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import limited_files, log
+from tf_pflego.system import limited_files, log, texts
 
 PREPROCESSING = "preprocessing.json"
 
@@ -102,7 +102,7 @@ def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
     if pairs:
         raise ValueError(
             f"`start_from` needs the method and model of the run in {directory}; "
-            f"{'; '.join(pairs)}. Correct them, or begin without it."
+            f"{texts.printable('; '.join(pairs))}. Correct them, or begin without it."
         )
 
 
@@ -128,7 +128,7 @@ def take_over(simulation: Simulation, run_config: Any) -> None:
     partition = Partition.load(directory / partition_file.NAME)
     count = partition.num_clients - int(config.get("new_clients") or 0)
     names = limited_files.arrays(directory / partition_file.NAME, math.inf).get("names")
-    known = map(str, range(count)) if names is None else names[:count].tolist()
+    known = map(str, range(count)) if names is None else np.ravel(names)[:count].tolist()
     numbers = {name: number for number, name in enumerate(known)}
     clients = simulation.data
     former = [numbers.pop(clients.name_of(one), -1) for one in range(clients.num_clients)]

@@ -227,8 +227,9 @@ class RunDirectory:
             for path in directory.iterdir() if directory.exists() else ():
                 if not (path.name in _DIRECTORIES or durable.is_plain(path, known)):
                     raise _refusal(path, "of none")
-        if "algorithm" not in (_read_json(self.path / _CONFIG) or "algorithm"):
-            raise _refusal(self.path / _CONFIG, "of none")
+        there = [name for name in _FILES if (self.path / name).exists()]
+        if there and not _is_run(self.path, there):
+            raise _refusal(self.path / there[-1], "of none")
 
     def _place(self, overwrite, resume):
         """Returns the directory in which the run works."""
@@ -382,6 +383,15 @@ def _read_json(path):
         return reader.json_object(path)
     except (FileNotFoundError, reader.DamagedFileError):
         return None
+
+
+def _is_run(path, names):
+    """Returns whether a run has written these files, perhaps a configuration that is damaged."""
+    if _CONFIG not in names:  # It comes last of the inputs, and before all else.
+        return {*names} <= {*_INPUTS} and partition_file.NAME in names
+    with contextlib.suppress(OSError, limited_files.DamagedFileError):
+        return b'"algorithm"' in limited_files.content(path / _CONFIG)
+    return False
 
 
 def _refusal(path, what):

@@ -51,6 +51,13 @@ class TableSettings:
     decimal: str = _of_file(
         tables.AUTO, "what stands before the fractions of numbers", choices=tables.DECIMALS
     )
+    unpacked_mb: int = _place(
+        0,
+        "most megabytes that a compressed or Parquet file may have in memory; 0 for a hundred "
+        "times its own and 64",
+        at_least=0,
+        read_with={"table": None},
+    )
     task: str = _alike("classification", "what is predicted", choices=tasks.TASKS)
     missing: str = _of_table(
         "refuse",

@@ -171,9 +171,11 @@ def _opened(path, names):
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise DamagedError(f"{path.name} is no .npz file ({error})") from error
-    if sorted(archive.namelist()) != sorted(f"{name}.npy" for name in names):
+    is_plain = all(one.compress_type == zipfile.ZIP_STORED for one in archive.infolist())
+    if not is_plain or sorted(archive.namelist()) != sorted(f"{name}.npy" for name in names):
         archive.close()
-        raise DamagedError(f"{path.name} must have the arrays {', '.join(names)}, and no others")
+        what = f"the arrays {', '.join(names)}, and no others, uncompressed"
+        raise DamagedError(f"{path.name} must have {what}")
     return archive
 
 

@@ -13,6 +13,8 @@ from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, differ
 from tf_pflego.simulation.trained import Trained
 from tf_pflego.system import values
 
+_MOST_CLIENTS = 10**7  # of a checkpoint, which may come from others; each takes eight bytes
+
 
 def take_over(
     simulation: Trained, directory: str | os.PathLike, former: Sequence[int] | None
@@ -34,7 +36,12 @@ def take_over(
             f"the checkpoint in {directory} must be one of the same method and model; it differs "
             f"in {differing}. Choose them as they were, or begin without it."
         )
-    count = values.whole("num_clients", content.get("num_clients"), 1, values.INTEGER_LIMIT)
+    count = content.get("num_clients")
+    if type(count) is not int or not 1 <= count <= _MOST_CLIENTS:
+        raise CheckpointError(
+            f"the checkpoint in {directory} must be of 1 to {_MOST_CLIENTS} clients; got "
+            f"{values.shown(count)}. Put back a whole copy, or begin without it."
+        )
     numbers = np.asarray(range(count) if former is None else former)
     if numbers.shape != (simulation.data.num_clients,) or numbers.dtype.kind not in "iu":
         raise ValueError(

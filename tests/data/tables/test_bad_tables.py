@@ -181,14 +181,21 @@ def test_what_is_small_on_the_disk_and_large_in_memory_is_refused(tmp_path, monk
     monkeypatch.setattr(limited_files, "_MOST_BYTES_MORE", 10_000)
     text = b"who,x,y\n" + b"a,1,1\n" * 10**6
     (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(text, 9))
-    with pytest.raises(ValueError, match=r"bytes unpacked. Unpack the file\). Correct it"):
+    with pytest.raises(ValueError, match=r"has more than 888400 bytes unpacked. Write it unc"):
         reading.read(tmp_path / "rows.csv.gz")
+    with pytest.raises(ValueError, match=r"has more than 5000000 bytes unpacked.*`unpacked_mb`"):
+        reading.read(tmp_path / "rows.csv.gz", unpacked_mb=5)
+    assert len(reading.read(tmp_path / "rows.csv.gz", unpacked_mb=7)) == 10**6
     (tmp_path / "rows.csv").write_bytes(text)
     assert len(reading.read(tmp_path / "rows.csv")) == 10**6
     same = pa.table({"who": ["a"] * 10**6, "y": [1] * 10**6})
     parquet.write_table(same, tmp_path / "rows.parquet", compression="gzip")
-    with pytest.raises(ValueError, match=r"have 1000000 rows of 2 columns, more than are read"):
+    with pytest.raises(ValueError, match=r"has 1000000 rows of 2 columns, more than \d+ bytes"):
         reading.read(tmp_path / "rows.parquet")
+    assert len(reading.read(tmp_path / "rows.parquet", unpacked_mb=16)) == 10**6
+    (tmp_path / "wide.csv").write_text(",".join(map(str, range(100_001))))
+    with pytest.raises(ValueError, match=r"it has 100001 columns; at most 100000 are read"):
+        reading.read(tmp_path / "wide.csv")
     os.truncate(tmp_path / "rows.csv", 10**12)
     with pytest.raises(ValueError, match=r"it is sparse"):
         monkeypatch.setattr(limited_files, "_MOST_TIMES", 1)

@@ -175,7 +175,7 @@ class Partition:
             }
             if "shifts" in arrays:
                 fields["shifts"] = tuple(arrays["shifts"].tolist())
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError) as error:
             raise ValueError(
                 f"{path} must be a whole file that `Partition.save` wrote; it cannot be read as "
                 f"one ({error}). Save the partition again, to another file."

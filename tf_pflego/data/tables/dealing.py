@@ -52,6 +52,7 @@ def from_table(
     preprocessing: Preprocessing | None = None,
     separator: str = AUTO,
     decimal: str = AUTO,
+    unpacked_mb: int = 0,
 ) -> ClientData:
     """Returns clients with the rows of a table: each value of a column is a client.
 
@@ -90,6 +91,8 @@ def from_table(
       separator: The character between the cells of a CSV file; auto for the one in its header.
       decimal: The character before the fractions of numbers in a CSV file, "." or ","; auto for a
         comma where cells such as 0,5 have one.
+      unpacked_mb: The most megabytes that a compressed or Parquet file may have in memory; 0 for a
+        hundred times its own and 64.
 
     Raises:
       TypeError: `table` has another class.
@@ -135,7 +138,8 @@ def from_table(
     def may_be_codes(name):
         return preprocessing is None and name not in others
 
-    source = reading.read(table, is_text, separator, decimal, may_be_codes)
+    most = values.whole("unpacked_mb", unpacked_mb, 0)
+    source = reading.read(table, is_text, separator, decimal, may_be_codes, most)
     if preprocessing is not None:
         _refuse_lacking(source.column_names, [column.name for column in preprocessing.columns])
     faults = Faults()

@@ -41,13 +41,13 @@ def read(
     separator: str = AUTO,
     decimal: str = AUTO,
     may_be_codes: Callable[[str], bool] = lambda name: False,
+    unpacked_mb: int = 0,
 ) -> pa.Table:
     """Returns a file's rows, a frame's of pandas, a table's of pyarrow or a dictionary's.
 
     In a text file, columns for whose names `is_text` is true stay as they are written; the cells of
     others decide whether they are numbers. Whole numbers with zeros in front are text if they
-    `may_be_codes`. The `separator` and the `decimal` are as in `from_table`. An index of pandas is
-    no column.
+    `may_be_codes`. An index of pandas is no column. The others are as in `from_table`.
     """
     name = "`table`"
     values.one_of("decimal", decimal, DECIMALS)
@@ -68,7 +68,7 @@ def read(
     try:
         if isinstance(table, pathlib.Path):
             name = f"`table` {table}"
-            table = _of_file(table, is_text, separator, decimal, may_be_codes)
+            table = _of_file(table, is_text, separator, decimal, may_be_codes, unpacked_mb)
         elif isinstance(table, Mapping) or _is_of_pandas(table):
             table = _of_columns(table.items())
         elif hasattr(table, "__arrow_c_stream__"):
@@ -126,7 +126,7 @@ def _of_columns(columns):
     return pa.Table.from_arrays(arrays, names)
 
 
-def _of_file(path, is_text, separator, decimal, may_be_codes):
+def _of_file(path, is_text, separator, decimal, may_be_codes, unpacked_mb):
     if not path.is_file():
         there = "is no file" if path.exists() else "does not exist"
         raise prepared.DatasetError(
@@ -134,9 +134,9 @@ def _of_file(path, is_text, separator, decimal, may_be_codes):
         )
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in _COMPRESSED]
     kind = suffixes[-1] if suffixes else ""
-    limits.refuse_sparse(path)
+    most = limits.most_of(path, unpacked_mb)
     if kind in _PARQUET:
-        limits.refuse_many_cells(path)
+        limits.refuse_many_cells(path, most)
         return parquet.read_table(path, partitioning=None)  # Directories add no columns.
     if kind not in _SEPARATORS:
         raise prepared.DatasetError(
@@ -148,6 +148,7 @@ def _of_file(path, is_text, separator, decimal, may_be_codes):
     if separator == AUTO:
         separator = max(_SEPARATORS[kind], key=outside_quotes.count)
     names = next(python_csv.reader(io.StringIO(header), delimiter=separator), [])
+    limits.refuse_many_columns(names)
 
     def parsed(decimal, only=(), is_text=is_text, quoted=False):
         # Missing values are missing in columns of text too, unless they stand in quotes.
@@ -160,7 +161,7 @@ def _of_file(path, is_text, separator, decimal, may_be_codes):
         )
         form = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
         try:
-            rows = limits.Unpacked(path) if is_packed else path
+            rows = limits.Unpacked(path, most) if is_packed else path
             return csv.read_csv(rows, csv.ReadOptions(block_size=_BLOCK_BYTES), form, converted)
         except pa.ArrowInvalid as error:
             said = str(error).replace("invalid UTF8 data", "Write the file in UTF-8")
