@@ -1,6 +1,7 @@
 """What a user has put beside the files of the package is there after each of its verbs."""
 
 import os
+import re
 
 import pytest
 
@@ -110,3 +111,18 @@ def test_an_export_does_not_replace_what_none_wrote(place, tmp_path):
     with pytest.raises(FileExistsError, match=r"Move it"):
         export.new_directory(models, overwrite=True).__enter__()
     assert there() == laid
+
+
+STRANGE = ("models/heads.npy", "models/body", "models/client_2", ".models.partial")
+
+
+@pytest.mark.parametrize("name", [*STRANGE, ".models.replaced"])
+def test_an_export_does_not_replace_a_file_that_it_does_not_list(name, tmp_path):
+    with export.new_directory(tmp_path / "models") as directory:
+        (directory / "client_1").write_text("a")
+        content = '{"clients": [{"file": "client_1", "bytes": 1}]}'
+        (directory / "clients.json").write_text(content)
+    (tmp_path / name).write_text("of the user")
+    with pytest.raises(FileExistsError, match=re.escape(name)):
+        export.new_directory(tmp_path / "models", overwrite=True).__enter__()
+    assert (tmp_path / name).read_text() == "of the user"

@@ -365,10 +365,10 @@ class RunDirectory:
             self._refuse_others()
         if (new / _SUMMARY).exists():
             old.mkdir(exist_ok=True)
-            _move(self.path, old, _FILES)
+            durable.move(self.path, old, _FILES)
             new.rename(whole)
         if whole.exists():
-            _move(whole, self.path, reversed(_FILES))
+            durable.move(whole, self.path, reversed(_FILES))
             durable.remove(whole)
         durable.remove(old)
 
@@ -386,7 +386,6 @@ def _read_json(path):
 
 
 def _is_run(path, names):
-    """Returns whether a run has written these files, perhaps a configuration that is damaged."""
     if _CONFIG not in names:  # It comes last of the inputs, and before all else.
         return {*names} <= {*_INPUTS} and partition_file.NAME in names
     with contextlib.suppress(OSError, limited_files.DamagedFileError):
@@ -399,11 +398,3 @@ def _refusal(path, what):
         f"`output_dir` must have plain files and directories of a run; {path} is {what}. Remove "
         "it, or choose another `output_dir`."
     )
-
-
-def _move(source, target, names):
-    for name in names:
-        if (source / name).exists():
-            (source / name).rename(target / name)
-    for directory in (source, target):
-        durable.to_disk(directory)

@@ -28,7 +28,7 @@ from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import values
+from tf_pflego.system import texts, values
 
 # How often a checkpoint is looked for anew, if a run that trains has replaced the one being read.
 _ATTEMPTS = 5
@@ -284,7 +284,7 @@ class StoredRun:
         except Exception as error:
             raise RunDirectoryError(
                 f"{name} in {self.path} must be as a run wrote it; it is damaged or missing "
-                f"({error}). Get it from a copy, or make the run again."
+                f"({texts.printable(str(error))}). Get it from a copy, or make the run again."
             ) from error
 
 

@@ -31,10 +31,9 @@ from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, leftovers, limited_files, log, values
 
 _ENTRIES, _OF_CLIENT = "clients.json", "client_"
+_OF_EACH, _OF_BODY = (_ENTRIES, "shots.csv"), (_ENTRIES, "heads.npy", "body")
 # What an export, also one that was interrupted, has in its directory.
-_NAMES = re.compile(
-    r"(clients\.json|shots\.csv|heads\.npy)|\.(clients\.json|shots\.csv|heads\.npy)\.partial|body|client_.+"
-)
+_NAMES = re.compile(r"(\.)?(clients\.json|shots\.csv|heads\.npy)(?(1)\.partial)|body|client_.+")
 # By how much a file's predictions may differ, in relation to the largest, or to 0.001.
 _TOLERANCES = {"none": 1e-2, "float16": 5e-2, "int8": 0.5}
 _SUFFIXES = {"savedmodel": "", "keras": ".keras", "tflite": ".tflite"}
@@ -214,20 +213,22 @@ def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathl
 
 def _others(path):
     """Returns what is in a directory, or its link, and was not written there by an export."""
-    entries, sizes = path / _ENTRIES, None
-    if entries.is_file():
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # It is damaged.
-            clients = limited_files.object_of(limited_files.content(entries))["clients"]
-            sizes = {} if isinstance(clients, dict) else {c["file"]: c["bytes"] for c in clients}
+    sizes: Any = None
+    with contextlib.suppress(OSError, KeyError, TypeError, ValueError):  # It is absent or damaged.
+        clients = limited_files.object_of(limited_files.content(path / _ENTRIES))["clients"]
+        each = [] if isinstance(clients, dict) else clients
+        sizes = dict.fromkeys(_OF_EACH if each else _OF_BODY)
+        sizes |= {one["file"]: one["bytes"] for one in each}
 
     def is_own(one):
-        if sizes is not None and one.name.startswith(_OF_CLIENT):
-            return sizes.get(one.name) == size_of(one)
-        return bool(_NAMES.fullmatch(one.name)) and not one.is_symlink()
+        if one.is_symlink() or not _NAMES.fullmatch(one.name):
+            return False
+        is_rest = sizes is None or one.name.endswith(".partial")
+        return is_rest or (one.name in sizes and sizes[one.name] in (None, size_of(one)))
 
-    if path.is_symlink():
-        return [path]
-    return [one for one in path.iterdir() if not is_own(one)] if path.is_dir() else []
+    if path.is_dir() and not path.is_symlink():
+        return [one for one in path.iterdir() if not is_own(one)]
+    return [path] if os.path.lexists(path) else []
 
 
 @contextlib.contextmanager

@@ -185,6 +185,15 @@ def remove_files(directory: pathlib.Path, names: re.Pattern[str]) -> None:
         directory.rmdir()
 
 
+def move(source: pathlib.Path, target: pathlib.Path, names: Iterable[str]) -> None:
+    """Moves what there is of some names to another directory, in this order."""
+    for name in names:
+        if (source / name).exists():
+            (source / name).rename(target / name)
+    for directory in (source, target):
+        to_disk(directory)
+
+
 def to_disk(path: pathlib.Path) -> None:
     """Returns when a file's bytes, or the names of a directory's files, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
