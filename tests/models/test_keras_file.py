@@ -34,8 +34,8 @@ def parts(tmp_path_factory):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def written(path, members):
-    with zipfile.ZipFile(path, "w") as archive:
+def written(path, members, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
     return str(path)
@@ -130,7 +130,7 @@ CALLS = {"class_name": "TFOpLambda", "config": {"function": "io.read_file"}}
         (with_layer(class_name="load_model", module="keras.saving"), "which is neither Keras' nor"),
         (with_layer(**READS), "must hold their vocabulary; no file is read"),
         (with_layer(**CALLS), "operation io.read_file is not one of those between layers"),
-        (with_units, "its units must be at most its number of weights; got 200000000"),
+        (with_units, "its configuration has more weights than the file"),
         (with_weights(external), "must be numbers in the file itself"),
         (with_weights(virtual), "must be numbers in the file itself"),
         (with_weights(link), "which is not followed"),
@@ -156,3 +156,9 @@ def test_the_network_is_in_the_bytes_of_the_digest(parts, tmp_path):
     compiled.save(path)
     assert_identical(networks.build(path, SHAPE, 0).get_weights(), first)
     assert networks.build(path, SHAPE, 0).output_shape == (None, 7)
+
+
+def test_members_are_packed_by_deflate_alone_which_is_read_within_limits(parts, tmp_path):
+    networks.build(written(tmp_path / "a.keras", parts, zipfile.ZIP_DEFLATED), SHAPE, 0)
+    with pytest.raises(ValueError, match="a member must be stored or deflated"):
+        networks.build(written(tmp_path / "b.keras", parts, zipfile.ZIP_BZIP2), SHAPE, 0)

@@ -82,5 +82,5 @@ def test_arrays_may_be_as_large_as_their_file(tmp_path, monkeypatch):
     np.savez(tmp_path / "as_it_is.npz", array=array)
     np.testing.assert_array_equal(limited_files.arrays(tmp_path / "as_it_is.npz")["array"], array)
     np.savez_compressed(tmp_path / "packed.npz", array=np.zeros(10**5))
-    with pytest.raises(limited_files.DamagedFileError, match=r"1 arrays of 800128 bytes; at most"):
+    with pytest.raises(limited_files.DamagedFileError, match=r"1 members of 800128 bytes; at most"):
         limited_files.arrays(tmp_path / "packed.npz")

@@ -129,8 +129,11 @@ def members(file: IO[bytes], size: int) -> Iterator[tuple[str, bytes]]:
         held, limit = sum(one.file_size for one in infos), most_of(size)
         if held > limit or len(infos) > _MOST_MEMBERS:
             raise ValueError(
-                f"{len(infos)} arrays of {held} bytes; at most {_MOST_MEMBERS} of {limit} are read"
+                f"{len(infos)} members of {held} bytes; at most {_MOST_MEMBERS} of {limit} are read"
             )
+        # Others may unpack to more than their size before it is checked.
+        if {one.compress_type for one in infos} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            raise ValueError("a member must be stored or deflated")
         for one in infos:
             yield one.filename, archive.read(one)
 

@@ -193,9 +193,7 @@ def shown(value: Any) -> str:
     """Returns a value as text of some forty characters at most, without a line break."""
     try:
         text = str(value) if isinstance(value, numbers.Real) else " ".join(repr(value).split())
-    except (
-        Exception
-    ):  # Python writes no integers of some thousand digits; others' may raise anything.
+    except Exception:  # Python writes no integers of some thousand digits; others raise anything.
         is_integer = isinstance(value, int)
         return f"an integer of {value.bit_length()} bits" if is_integer else type(value).__name__
     return text if len(text) <= 60 else f"{text[:40]}..."

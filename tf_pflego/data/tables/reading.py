@@ -45,9 +45,8 @@ def read(
 ) -> pa.Table:
     """Returns a file's rows, a frame's of pandas, a table's of pyarrow or a dictionary's.
 
-    In a text file, columns for whose names `is_text` is true stay as they are written; the cells of
-    others decide whether they are numbers. Whole numbers with zeros in front are text if they
-    `may_be_codes`. An index of pandas is no column. The others are as in `from_table`.
+    In a text file, columns with names for which `is_text` is true stay as they are written. Whole
+    numbers with zeros in front are text if they `may_be_codes`. An index of pandas is no column.
     """
     name = "`table`"
     values.one_of("decimal", decimal, DECIMALS)
