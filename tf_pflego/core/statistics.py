@@ -42,9 +42,11 @@ class Statistic:
         TensorFlow operations; by default the first over the second.
       higher_is_better: Whether the higher of two values is the better one.
       of_logits: Whether `sums` takes logits in place of predictions.
+      counts: (k, p), if part k of p equal parts of the sums, from 0, counts the examples. In a real
+        federation, the server holds clients to the number that they had before.
 
     Raises:
-      ValueError: The name is not one word, or is taken.
+      ValueError: The name is not one word, or is taken, or a number is not whole.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Statistic:
     value: Callable[[tf.Tensor], tf.Tensor] = ratio
     higher_is_better: bool = True
     of_logits: bool = False
+    counts: tuple[int, int] | None = None
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name.isidentifier():
@@ -67,6 +70,8 @@ class Statistic:
         values.function("sums", self.sums)
         values.function("value", self.value)
         values.truth("higher_is_better", self.higher_is_better)
+        for number in values.listed("counts", self.counts or ()):
+            values.whole("counts", number, 0)
 
     @property
     def shown(self) -> Shown:
@@ -220,9 +225,9 @@ def _root_ratio(sums):
     return tf.sqrt(ratio(sums))
 
 
-def _known(name, sums, value=ratio, of_logits=False):
+def _known(name, sums, value=ratio, of_logits=False, counts=(1, 2)):
     better = statistic_names.CATALOGUE[name].higher_is_better
-    return Statistic(name, sums, value, better, of_logits)
+    return Statistic(name, sums, value, better, of_logits, counts)
 
 
 KNOWN |= {
@@ -230,16 +235,16 @@ KNOWN |= {
     for statistic in (
         _known("accuracy", _hits, of_logits=True),
         _known("top_5_accuracy", _hits_among_top, of_logits=True),
-        _known("balanced_accuracy", _confusion, _balanced_accuracy, of_logits=True),
-        _known("macro_f1", _confusion, _macro_f1, of_logits=True),
-        _known("calibration_error", _calibration, _calibration_error),
-        _known("area_under_roc", _ordered_pairs),
+        _known("balanced_accuracy", _confusion, _balanced_accuracy, of_logits=True, counts=(1, 3)),
+        _known("macro_f1", _confusion, _macro_f1, of_logits=True, counts=(1, 3)),
+        _known("calibration_error", _calibration, _calibration_error, counts=(2, 3)),
+        _known("area_under_roc", _ordered_pairs, counts=None),
         _known("perplexity", _cross_entropies, _exp_ratio, of_logits=True),
-        _known("f1", _label_hits),
+        _known("f1", _label_hits, counts=None),
         _known("exact_match", _all_labels_hit),
         _known("root_mean_squared_error", _squared_errors, _root_ratio),
         _known("mean_absolute_error", _absolute_errors),
-        _known("r_squared", _explained, _r_squared),
+        _known("r_squared", _explained, _r_squared, counts=(1, 4)),
         _known("poisson_deviance", _deviances),
     )
 }

@@ -234,7 +234,8 @@ class Task(ByValue):
     def counted(self, split: str) -> dict[str, Statistic]:
         """Returns the counts for the examples of a split; the loss for training examples."""
         if split == "train":
-            return {"loss": Statistic("loss", self._sum, higher_is_better=False, of_logits=True)}
+            about = Statistic("loss", self._sum, higher_is_better=False, of_logits=True)
+            return {"loss": dataclasses.replace(about, counts=(1, 2))}
         return {statistic.name: statistic for statistic in self.statistics}
 
     def _sum(self, logits, labels):

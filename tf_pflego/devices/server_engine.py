@@ -38,11 +38,6 @@ from tf_pflego.engines.engine import Outcome
 from tf_pflego.system import log
 
 _NUMBER, _AWAY = "number", "away"
-# In the sums of which statistics examples are counted: in which part of how many equal ones.
-_COUNTS = {"balanced_accuracy": (1, 3), "macro_f1": (1, 3), "calibration_error": (2, 3)}
-_COUNTS |= dict.fromkeys(("accuracy", "top_5_accuracy", "exact_match", "perplexity"), (1, 2))
-_COUNTS |= dict.fromkeys(("root_mean_squared_error", "mean_absolute_error"), (1, 2))
-_COUNTS |= {"poisson_deviance": (1, 2), "r_squared": (1, 4)}
 # An upload with a number beyond the first, or a norm of so many times the median, is left out.
 _LARGEST, _MOST_TIMES = 1e15, 1000.0
 
@@ -371,8 +366,9 @@ def _statistics(task: Task, sizes, arrays, prefix, counted, most):
                 raise messages.MessageError(
                     f"{path} must count examples; got {hits:g}, {examples:g}"
                 )
-        if place := _COUNTS.get("accuracy" if split == "train" else name):
-            examples = float(array.reshape(place[1], -1)[place[0]].sum())
+        if statistic.counts:
+            part, parts = statistic.counts
+            examples = float(array.reshape(parts, -1)[part].sum())
             before = counted.setdefault(split, examples) if examples <= most else most
             if examples != before:
                 raise messages.MessageError(
