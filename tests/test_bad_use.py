@@ -51,7 +51,7 @@ USES = [
     (lambda s: s.set_client_states([0], 3), "`states` must have the structure of ClientState with"),
     (of_head(np.zeros([2, 3, 6])), "head must be float32 of .*; got float64 of .* Convert it"),
     (of_head(np.zeros([2, 3, 5], np.float32)), r"got float32 of shape \(2, 3, 5\). Convert it"),
-    (lambda s: s.change_clients(join=3), TypeError, "`others` must be of the class ClientData"),
+    (lambda s: s.change_clients(join=3), TypeError, "`join` must be of the class ClientData"),
     (lambda s: s.change_clients(participation=3), TypeError, "`participation` must be of the cl"),
     (lambda s: s.client_model(np.zeros([2, 3])), r"of a client; got array\(\[\[0., 0., 0.\], \["),
     (lambda s: pfl.NewClients(s, arrays()).curve([1], 1, "x"), "`seed` must be a finite number"),

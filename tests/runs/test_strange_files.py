@@ -3,6 +3,7 @@
 import os
 import re
 
+import numpy as np
 import pytest
 
 from tests.starts import SMALL, program
@@ -68,7 +69,7 @@ def test_what_is_beside_a_run_stays(tmp_path, digits_dir):
     "name", ["checkpoints", "tensorboard", ".new_run", ".old_run", ".whole_run", "clients.csv"]
 )
 def test_a_run_does_not_replace_what_no_run_wrote(name, tmp_path):
-    (tmp_path / "partition.npz").write_bytes(b"of a run")
+    np.savez(tmp_path / "partition.npz", class_counts=np.ones([1, 2]))  # As runs write it.
     laid, there = lay(tmp_path / name)
     with pytest.raises(RunDirectoryError, match=r"Remove it, or"):
         RunDirectory(tmp_path, {}, overwrite=True)

@@ -45,6 +45,14 @@ def write(
         stream.write(content.getvalue())
 
 
+def is_in(directory: pathlib.Path) -> bool:
+    """Returns whether a run wrote the partition in a directory."""
+    try:
+        return "class_counts" in limited_files.arrays(directory / NAME, math.inf)
+    except (OSError, limited_files.DamagedFileError):
+        return False
+
+
 def trained_rows(directory: pathlib.Path) -> np.ndarray:
     """Returns [n] uint64 ascending, the digests of rows that a run was trained on, or a sample."""
     rows = limited_files.arrays(directory / NAME, math.inf).get(_TRAINED)

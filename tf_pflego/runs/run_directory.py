@@ -386,8 +386,8 @@ def _read_json(path):
 
 
 def _is_run(path, names):
-    if _CONFIG not in names:  # It comes last of the inputs, and before all else.
-        return {*names} <= {*_INPUTS} and partition_file.NAME in names
+    if partition_file.is_in(path):  # The configuration, which comes next, may be damaged.
+        return _CONFIG in names or {*names} <= {*_INPUTS}
     with contextlib.suppress(OSError, limited_files.DamagedFileError):
         return b'"algorithm"' in limited_files.content(path / _CONFIG)
     return False
