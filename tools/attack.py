@@ -42,6 +42,7 @@ from attack_calls import right_calls
 import tf_pflego as pfl
 from tf_pflego import main as program
 from tf_pflego.program import terminal
+from tf_pflego.runs.training import source_commit
 from tf_pflego.system import errors
 
 SECONDS, BYTES = 300, 2**30  # Only what hangs takes so long, also on a slow machine.
@@ -353,6 +354,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--every", type=int, default=1, help="try each N-th case")
     options = parser.parse_args(arguments)
     total, place = 0, os.getcwd()
+    terminal.show(f"`attack.py {' '.join(arguments)}` at commit {source_commit()}:\n")
     with tempfile.TemporaryDirectory(prefix="tf_pflego_attack_") as scratch:
         tempfile.tempdir = scratch
         # A process that is forked must not have used TensorFlow, so that the directories come

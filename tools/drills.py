@@ -6,11 +6,13 @@
   python tools/drills.py nodes    runs the same shards on Ray clusters of 1, 2 and 5 nodes
   python tools/drills.py devices  harms servers, clients and links of federations in many ways
   python tools/drills.py signals  sends SIGINT and SIGTERM in all phases of runs, which must end
+  python tools/drills.py replacing  kills what replaces files, stores features or has two jobs
+  python tools/drills.py machine  takes room, rights and descriptors from each verb
 
-Each run is a small one on digits. For all but `signals`, it must end with the weights, the clients'
-states, the metrics apart from seconds, and the clients.csv of a run that was left alone. A table
-says what was done; the exit code is 1 if an end differs, or a case was not tried. `--help` after a
-name says what it takes.
+Each run is a small one on digits. For all but `signals` and `machine`, it must end with the
+weights, the clients' states, the metrics apart from seconds, and the clients.csv of a run that was
+left alone. A table says what was done; the exit code is 1 if an end differs, or a case was not
+tried. `--help` after a name says what it takes. results/drills contains what they printed.
 """
 
 import os
@@ -26,6 +28,7 @@ import sys
 import tempfile
 
 from tf_pflego.program import terminal
+from tf_pflego.runs.training import source_commit
 
 # name -> function. It takes a directory and its options by name, and yields (a row of the table,
 # whether the end is as it must be); the second is None where nothing was tried.
@@ -36,6 +39,8 @@ DRILLS = {
     "nodes": "drill_ray:compare_nodes",
     "devices": "drill_devices:harm_devices",
     "signals": "drill_signals:send_signals",
+    "replacing": "drill_replacing:kill_replacing",
+    "machine": "drill_machine:stint_the_machine",
 }
 _ENDS = {True: "as it must be", False: "DIFFERENT", None: "not tried"}
 
@@ -58,6 +63,7 @@ def main(arguments: list[str]) -> int:
         )
     options = vars(parser.parse_args(arguments[1:]))
     goods: list[bool | None] = []
+    terminal.show(f"`drills.py {' '.join(arguments)}` at commit {source_commit()}:\n")
     with tempfile.TemporaryDirectory(prefix="tf_pflego_drill_") as scratch:
         for row, good in drill(pathlib.Path(scratch), **options):
             row = row | {"the end": _ENDS[good]}

@@ -1,5 +1,9 @@
 """The audit that looks inside: it finds what is planted, and nothing in what is whole."""
 
+import dataclasses
+import hashlib
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -47,6 +51,11 @@ def usual(inspected):
     return claimed(inspected)
 
 
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch):
+    monkeypatch.setattr(inspection, "ROUNDS", 1)
+
+
 def found(inspected, clients, claim):
     algorithm, accountant = claim
     with pfl.Simulation(algorithm, clients, accountant.participation, "in_process", 5) as one:
@@ -66,6 +75,16 @@ def found(inspected, clients, claim):
 )
 def test_it_finds_nothing_in_what_is_as_claimed(inspected, clients, usual, claim):
     assert found(inspected, clients, claimed(inspected, *claim) if claim else usual) == []
+
+
+@pytest.mark.thorough
+def test_it_finds_nothing_in_two_exchanges_of_a_round(clients):
+    model = pfl.SplitModel(pfl.mlp((30,), seed=0, units=20), num_outputs=2)
+    method = pfl.build_algorithm("pflego", model, exchanges_per_round=2, local_steps=1)
+    inside = inspection.Inspected(method)
+    algorithm, accountant = claimed(inside)
+    accountant = dataclasses.replace(accountant, releases_per_round=2)
+    assert found(inside, clients, (algorithm, accountant)) == []
 
 
 def noise(factor):
@@ -140,8 +159,67 @@ def as_many_as_expected(self, seed, number, cohort, spare):
     return rng.choice(self.num_clients, size=self.clients_per_round, replace=False)
 
 
-def known_secret(patch):
-    patch.setattr(seeds, "secret", lambda: np.array([1, 2]))
+def secret_of(count):
+    """A secret that follows from `count` bytes of the system's generator alone."""
+
+    def plant(patch):
+        def other():
+            given = hashlib.sha256(os.urandom(count)).digest() if count else bytes(range(16))
+            return np.frombuffer(given[:16], np.int64).copy()
+
+        patch.setattr(seeds, "secret", other)
+
+    return plant
+
+
+def exchange_with(**changes):
+    """A private exchange with other functions, each made from the one whose place it takes."""
+
+    def plant(patch):
+        wrap = privacy.wrap
+
+        def other(*arguments):
+            private = wrap(*arguments)
+            (exchange,) = private.exchanges
+            new = {name: change(getattr(exchange, name)) for name, change in changes.items()}
+            return dataclasses.replace(private, exchanges=(dataclasses.replace(exchange, **new),))
+
+        patch.setattr(privacy, "wrap", other)
+
+    return plant
+
+
+def with_clipped_share(broadcast):
+    def other(server, round_):
+        message = broadcast(server, round_)
+        return message._replace(wrapper=(message.wrapper[0], server.wrapper[0].share_clipped))
+
+    return other
+
+
+def without_bound_from_30_on(client_update):
+    def other(message, state, client, round_):
+        bound = tf.where(client.seed[1] < 30, message.wrapper[0], 1e9)
+        message = message._replace(wrapper=(bound, message.wrapper[1]))
+        return client_update(message, state, client, round_)
+
+    return other
+
+
+def same_tail(patch):
+    """The last numbers of the noise on the first array are the same in each round."""
+    normals = privacy.normals
+
+    def other(count, seed):
+        tail = normals(50, tf.constant([1, 2], tf.int64))
+        drawn = normals(count, seed)
+        return tf.concat([tail, drawn[50:]], 0) if count > 1000 else drawn
+
+    patch.setattr(privacy, "normals", other)
+
+
+def counts_the_first(self, noise_multiplier, states, measures=accounting.Accountant.measures):
+    return measures(self, noise_multiplier, states) | {"privacy_releases": 1}
 
 
 # Name: (plant, what is said of it, and the bound if it is another one).
@@ -152,25 +230,53 @@ MUTANTS = {
         "alone moves the sum by",
     ),
     "array by array": (clipping(leaf_by_leaf), "moves the sum by"),
-    "noise used twice": (reuses(lambda count: count // 2), "is correlated by 1.0"),
+    "noise used twice": (reuses(lambda count: count // 2), "is the same in"),
+    "noise of four rounds": (reuses(lambda count: count % 4), "is the same in"),
+    "a part of the noise is the same": (same_tail, "is the same in 50 of"),
     "an array without noise": (silent_leaf, "has 0 times the deviation"),
-    "a known secret": (known_secret, "is the same in two simulations"),
+    "a known secret": (secret_of(0), "is the same in two simulations"),
+    "a secret of four bytes": (secret_of(4), "is not 16 bytes of the system's generator"),
+    "known draws": (
+        lambda patch: patch.setattr(privacy, "participation_seed", lambda server: 3),
+        "do not follow from the secret",
+    ),
+    "silent where nobody takes part": (
+        exchange_with(of_nobody=lambda function: None),
+        "nobody takes part releases nothing",
+    ),
+    "the clipped share is sent": (
+        exchange_with(broadcast=with_clipped_share),
+        "depends on uploads beside their noised sum",
+    ),
+    "clients from 30 on without a bound": (
+        exchange_with(client_update=without_bound_from_30_on),
+        "moves the sum by",
+    ),
+    "empty counts": (
+        lambda patch: patch.setattr(accounting.Accountant, "measures", counts_the_first),
+        "0 sums were counted",
+    ),
     "as many as expected": (drawing(as_many_as_expected), "has a deviation of 0 over"),
     "the same cohort": (
         drawing(lambda self, seed, number, *more: CHOSEN(self, seed, 1, *more)),
         "independent draws share",
     ),
-    "a share without noise": (noise(lambda count: count > 1), "has next to no noise", "adaptive"),
+    "a tenth of the share's noise": (
+        noise(lambda count: 1 if count > 1 else 0.1),
+        "the share that the bound follows has 0.",
+        "adaptive",
+    ),
 }
 
 
 # Mutants that leave the graph of a round as it is.
-UNTRACED = {"a known secret", "as many as expected", "the same cohort"}
+UNTRACED = {"a known secret", "a secret of four bytes", "as many as expected", "the same cohort"}
 
 
 @pytest.mark.parametrize("name", each_of(MUTANTS, ("an array without bound",)))
 def test_it_finds_what_is_planted(name, inspected, clients, usual, monkeypatch):
     plant, said, *bound = MUTANTS[name]
+    monkeypatch.setattr(inspection, "NOISE_ROUNDS", 6)
     plant(monkeypatch)
     claim = usual if name in UNTRACED else claimed(inspected, clip_norm=[*bound, BOUND][0])
     faults = found(inspected, clients, claim)

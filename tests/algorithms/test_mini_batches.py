@@ -292,9 +292,11 @@ def test_fedrod(tiny_model, tiny_clients):
 
 @pytest.mark.parametrize("most", [1, thorough(8)])
 def test_fedfomo(tiny_model, tiny_clients, most):
-    """Weights, affinities, and that no client is sent its own model.
+    """Weights and affinities, as the authors' program has them.
 
-    At first client 2 likes 1 better than 0, while 1 likes 2 less than 0 does.
+    The baseline is the model before the last local training, distances are to it, and a client that
+    took part in the last round has its own trained model among the candidates. At first client 2
+    likes 1 better than 0, while 1 likes 2 less than 0 does.
     """
     simulation = simulation_of("fedfomo", tiny_model, tiny_clients, models_received=most)
     affinities = np.array([[1, 0.1, 0.2], [0.3, 1, 0.1], [0.2, 0.5, 1]])
@@ -302,6 +304,7 @@ def test_fedfomo(tiny_model, tiny_clients, most):
         affinities=tf.constant(affinities, tf.float32)
     )
     models, last, at_first = own(simulation), {}, affinities.copy()
+    starts, among_own = own(simulation), 0
     for number, participants in rounds_of(simulation):
         uploads = {}
         for client in participants:
@@ -313,20 +316,21 @@ def test_fedfomo(tiny_model, tiny_clients, most):
             def loss(weights, rows=held_out, x=x, y=y):
                 return network.loss(weights[:-1], weights[-1], x[rows], y[rows])
 
-            before = weights = models[client]
-            others = sorted(last.keys() - {client}, key=lambda j: (-affinities[client, j], j))[
-                :most
-            ]
+            before, current = starts[client], models[client]
+            among = sorted(last, key=lambda j: (-affinities[client, j], j))[:most]
+            among_own += client in among
             gains = {}
-            for j in others:
+            for j in among:
                 difference = combine(last[j], -1, before)
                 gain = (loss(before) - loss(last[j])) / np.sqrt(dot(difference, difference))
                 gains[j] = max(0, gain)
+            weights = current
             for j, gain in gains.items():
                 if gain:
                     share = gain / sum(gains.values())
                     affinities[client, j] += share
-                    weights = combine(weights, share, combine(last[j], -1, before))
+                    weights = combine(weights, share, combine(last[j], -1, current))
+            starts[client] = weights
             drawn = deal(x[rest], y[rest], batches.round_seed(SEED, client, number))
             models[client] = uploads[client] = train(weights, drawn)
         last = uploads
@@ -335,7 +339,8 @@ def test_fedfomo(tiny_model, tiny_clients, most):
             simulation.server_state.affinities, affinities, atol=ORACLE_TOLERANCE
         )
         assert_own(simulation, models)
-    assert (affinities != at_first).any()
+        assert_own(simulation, starts, "start")
+    assert among_own and (affinities != at_first).any()
 
 
 def test_feddane(tiny_model, tiny_clients):

@@ -1,6 +1,7 @@
 """The verb audit, on a run whose noise is as claimed and on one whose noise is not."""
 
 import json
+import os
 import re
 import shutil
 
@@ -11,7 +12,6 @@ import tf_pflego as pfl
 from tests.runs.resumed import contents, records_of
 from tests.starts import in_this_process
 from tf_pflego.aggregation import privacy
-from tf_pflego.core import seeds
 
 
 @pytest.fixture(scope="module", name="run")
@@ -30,7 +30,7 @@ def traces():
 @pytest.mark.parametrize("share_of_noise", [1.0, 0.5])
 def test_a_run_is_audited(share_of_noise, run, digits_dir, capsys, monkeypatch):
     secrets = np.random.default_rng(0)
-    monkeypatch.setattr(seeds, "secret", lambda: secrets.integers(2**62, size=2))
+    monkeypatch.setattr(os, "urandom", secrets.bytes)
     normals = privacy.normals
     monkeypatch.setattr(
         privacy, "normals", lambda count, seed: share_of_noise * normals(count, seed)

@@ -140,11 +140,27 @@ def test_at_every_number_of_passes_the_lead_of_a_shared_head_is_its_servers():
         for seed, shared in served[f"pflego_shared_head_{count}"].items():
             for method in ("pflego", "fedavg_adam", "fedrod", "pgfed", "fedavg_muon"):
                 assert shared > served[f"{method}_{count}"][seed]
-            for method in ("fedrod_muon", "pgfed_muon"):
-                ahead = served[f"{method}_{count}"][seed] - shared
-                assert 0.1 < ahead < 0.8 if count == 1 else abs(ahead) < 0.3
+            with_server = [served[f"{name}_muon_{count}"][seed] for name in ("fedrod", "pgfed")]
+            if count == 1:
+                assert 0.1 < min(with_server) - shared < max(with_server) - shared < 0.8
+            else:
+                assert max(*with_server, shared) - min(*with_server, shared) < 0.5
     means = [round(mean(served[f"pflego_{count}"]), 2) for count in (2, 1, 5, 10)]
     assert means[0] > means[1] > means[2] > means[3]
+
+
+def test_the_readmes_lead_of_fedavg_with_ten_classes_is_by_seed():
+    """And docs/which_method.md has the bytes of FedProto beside FedAvg."""
+    served = served_of("shared_head")
+    fedavg, shared = served["no_fedavg_muon"], served["no_pflego_shared_head"]
+    behind = [abs(round(fedavg[seed] - shared[seed], 1)) for seed in range(3)]
+    text = (documents.RESULTS.parent / "README.md").read_text(encoding="utf-8")
+    assert f"{behind[0]}, {behind[1]} and {behind[2]} points in three seeds" in text
+    for name, least, most in (("field_high", 75, 85), ("field_watch", 18, 22)):
+        sent = {}
+        for row in sweep_of(name).rows:
+            sent[row["algorithm"]] = sum(float(row[key]) for key in ("bytes_down", "bytes_up"))
+        assert least < sent["fedavg"] / sent["fedproto"] < most
 
 
 def test_pgfed_is_above_local_and_fedavg_and_with_as_many_passes_above_pflego():
@@ -215,7 +231,7 @@ def test_the_heads_of_the_experiments_files_say_what_was_measured():
 
 
 def test_three_methods_are_ahead_of_clients_that_train_alone():
-    """docs/results.md says so of the fair field, and that ten methods are done.
+    """docs/results.md says so of the fair field, and that eleven methods are done.
 
     With the shared head's server four methods are level with it, seed by seed.
     """
@@ -228,7 +244,7 @@ def test_three_methods_are_ahead_of_clients_that_train_alone():
         if row["method"] in errors and row["difference"] > errors[row["method"]]
     ]
     assert ahead == ["pflego_shared_head", "fedavg", "ditto"]
-    assert len(rows) == 10
+    assert len({row["algorithm"] for row in sweep_of("fair_field").rows}) == 11
     served, prefix = served_of("fair_field"), "high_global_class_mask"
     shared = served[f"{prefix}_pflego_shared_head"]
     for name in ("fedavg", "fedrod", "ditto", "pgfed"):

@@ -11,10 +11,11 @@ import tf_pflego as pfl
 from tests.methods import thorough
 from tests.runs.resumed import FINISHED, SMALL, contents, outcome, records_of
 from tests.starts import ENTRY, assert_refused, done, in_this_process, program
-from tf_pflego.aggregation.accounting import Accountant
+from tf_pflego.aggregation.accounting import MECHANISMS, Accountant
 from tf_pflego.core.participation import Participation
 from tf_pflego.program import flags as program_flags
 from tf_pflego.runs.progress import remarks_on_privacy
+from tf_pflego.simulation.records import TRUSTED_WITH
 
 PRIVATE = (
     *SMALL,
@@ -60,7 +61,8 @@ def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, t
 
     # The secret is in the checkpoints, which are for their owner alone, and nowhere else.
     checkpoints = sorted((output / "checkpoints").glob("server-*.npz"))
-    assert {path.stat().st_mode & 0o777 for path in checkpoints} == {0o600}
+    of_clients = [output / name for name in ("clients.csv", "partition.npz")]
+    assert {path.stat().st_mode & 0o777 for path in [*checkpoints, *of_clients]} == {0o600}
     with np.load(checkpoints[-1]) as arrays:
         secret, seeds = arrays["wrapper/0/secret"], arrays["wrapper/0/seeds"]
     assert secret.dtype == np.int64 and len(set(secret)) == 2 and not seeds.any()
@@ -78,11 +80,16 @@ def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, t
     assert epsilons[-1] <= 8
 
 
-def test_a_run_that_goes_on_for_more_rounds_keeps_its_noise(digits_dir, tmp_path, capsys):
+def test_a_run_that_goes_on_keeps_its_noise_and_ends_before_it_spends_too_much(
+    digits_dir, tmp_path, capsys
+):
+    """Of six clients two take their turn, so that rounds 5 and 6 cost nothing, and round 7 does."""
     output = tmp_path / "run"
     flags = [*PRIVATE, f"--data_dir={digits_dir}", f"--output_dir={output}", "--resume"]
     assert in_this_process([*flags, "--num_rounds=4"], capsys).returncode == 0
     result = done([*flags, "--num_rounds=7"], capsys)
+    assert len(records_of(output)) == 6
+    assert done([*flags, "--num_rounds=7", "--dp_epsilon=20"], capsys).stderr.count("ends") == 0
     records = records_of(output)
     (multiplier,) = {record["privacy_noise_multiplier"] for record in records}
     assert [record["privacy_releases"] for record in records] == [*range(1, 8)]
@@ -91,9 +98,9 @@ def test_a_run_that_goes_on_for_more_rounds_keeps_its_noise(digits_dir, tmp_path
     for record in records:
         epsilon = accountant.epsilon(record["round"])
         assert record["privacy_epsilon"] == pytest.approx(epsilon, rel=1e-9)
-    assert records[3]["privacy_epsilon"] == pytest.approx(8, rel=1e-3)
-    said = f"after 7 rounds epsilon will be {records[-1]['privacy_epsilon']:.3f}, where dp_epsilon"
-    assert records[-1]["privacy_epsilon"] > 9 and said in result.stderr
+    assert records[5]["privacy_epsilon"] == pytest.approx(8, rel=1e-3)
+    said = f"epsilon would be {records[-1]['privacy_epsilon']:.3f}, and `dp_epsilon` is 8; to go on"
+    assert said in result.stderr or said.replace("`dp_epsilon`", "--dp_epsilon") in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -108,10 +115,11 @@ def test_a_run_that_goes_on_for_more_rounds_keeps_its_noise(digits_dir, tmp_path
 )  # fmt: skip
 def test_the_end_of_a_run_says_what_fits_badly(signal, clipped, said):
     summary = {"privacy_signal_to_noise": signal, "privacy_clipped_share": clipped}
-    remarks = remarks_on_privacy(summary)
+    trusted, *remarks = remarks_on_privacy(summary | {"privacy_epsilon": 2.0}, "local")
+    assert trusted.startswith("the server is trusted with nothing:")
     assert len(remarks) == len(said)
     assert all(remark.startswith(start) for remark, start in zip(remarks, said, strict=True))
-    assert remarks_on_privacy({}) == []
+    assert remarks_on_privacy({}, "local") == [] and TRUSTED_WITH.keys() == {*MECHANISMS}
 
 
 def test_banded_noise_does_not_go_on_for_more_rounds(digits_dir, tmp_path, capsys):

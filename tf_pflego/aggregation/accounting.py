@@ -22,8 +22,8 @@ whatever share of those that are drawn does not report.
 The n exchanges of a round count as one release with z / sqrt(n). This is exact where a cohort takes
 part in all of them, and an upper bound where each draws its own.
 
-Without replacement the divergences are of one upload for another, which moves a sum by 2 C: those
-that are drawn in the place of a client upload something too.
+Without replacement the divergences are of any upload for another, which moves a sum by 2 C: those
+that are drawn in the place of a client upload something too. Zeros are one of these.
 """
 
 from __future__ import annotations
@@ -96,6 +96,12 @@ class Accountant:
                 "skellam, of whose noise each of r clients adds the part 1 / r; got "
                 f"{self.participation}. Set these, or the mechanism to gaussian."
             )
+
+    @property
+    def claim(self) -> dict[str, Any]:
+        """The mechanism and delta as JSON, without which a number of releases says nothing."""
+        claim = {"mechanism": self.mechanism, "delta": self.delta}
+        return claim | ({"bits": self.bits} if self.mechanism == SKELLAM else {})
 
     @property
     def integer_norm(self) -> float:

@@ -1,17 +1,19 @@
 """An audit of private sums that looks inside: what a round releases, beside the same without noise.
 
 It runs some rounds of a simulation, each twice from the same state with the same secret: with the
-noise multiplier of the run, and with one so small that the sums show. Each function below tests one
-claim. A claim that passes may still be wrong in what is not looked at: the engine, the data, the
-files.
+noise multiplier of the run, and with one so small that the sums show. Where the noise is looked at
+all clients upload zeros, and where the bound is, all but one. Each function below tests one claim.
+A claim that passes may still be wrong in what is not looked at: the engine, the data, the files.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -19,44 +21,53 @@ import tensorflow as tf
 from tf_pflego.aggregation import accounting, privacy, wrapping
 from tf_pflego.aggregation.wrapping import Wrapped
 from tf_pflego.core import nests
-from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.algorithm import Algorithm, Round
 
-ROUNDS = 3
+ROUNDS, NOISE_ROUNDS = 3, 12  # in which the bound is looked at, and the noise
 _SILENT = 1e-9  # A noise multiplier that nothing shows of.
 _LENGTH = 1e6  # of an upload before it is clipped
 _DEVIATIONS = 6  # Statistics farther from what is expected are no chance.
 _DRAWS = 400  # rounds of which the participants are looked at
-_AS_IT_IS, _NOTHING = -2, -1
+_SHARE_DEVIATION = 1 / 20  # of the noise on the share, times r: what is claimed
+# What a client uploads: what it has learnt, all arrays very long, or the one array of a number.
+_AS_IT_IS, _EVERYTHING = -2, -1
+_ROUNDING = 1e-6  # of sums, in deviations of their noise
+_EVERYBODY, _NOBODY = -2, -1  # Who uploads anything but zeros, if it is not one client.
 
 
 class Inspected:
-    """An `algorithm` whose sums can be looked at, and one client of which can upload other things.
+    """An `algorithm` whose sums can be looked at, and whose clients can upload other things.
 
-    It goes inside privacy. The arrays of all exchanges are numbered from 0.
+    It goes inside privacy. The arrays of an exchange are numbered from 0.
     """
 
     def __init__(self, algorithm: Algorithm):
-        self._client = tf.Variable(0, trainable=False)
+        self._client = tf.Variable(_EVERYBODY, trainable=False)
         self._array = tf.Variable(_AS_IT_IS, trainable=False)
 
         def at_client(result, earlier, message, state, client, round_):
             upload = result.summed, result.averaged
+            here, all_arrays = client.seed[1] == self._client, self._array == _EVERYTHING
+            is_own = (self._client == _EVERYBODY) | (here & (self._array == _AS_IT_IS))
             leaves = [
-                tf.where(self._array == number, _LENGTH * tf.ones_like(leaf), tf.zeros_like(leaf))
+                tf.where(
+                    is_own,
+                    leaf,
+                    tf.where(
+                        here & (all_arrays | (self._array == number)),
+                        _LENGTH * tf.ones_like(leaf),
+                        tf.zeros_like(leaf),
+                    ),
+                )
                 for number, leaf in enumerate(tf.nest.flatten(upload))
             ]
-            replaced = (client.seed[1] == self._client) & (self._array != _AS_IT_IS)
-            summed, averaged = tf.nest.map_structure(
-                lambda new, old: tf.where(replaced, new, old),
-                tf.nest.pack_sequence_as(upload, leaves),
-                upload,
-            )
+            summed, averaged = tf.nest.pack_sequence_as(upload, leaves)
             return result._replace(summed=summed, averaged=averaged), state
 
         self.algorithm = wrapping.wrapped(algorithm, wrapping.Wrapper(**SUMS, at_client=at_client))
 
-    def let_upload(self, client: int, array: int) -> None:
-        """Lets a client upload one array alone, very long; -1 for zeros, -2 for its own upload."""
+    def let_upload(self, client: int, array: int = _AS_IT_IS) -> None:
+        """Lets one client alone upload something: one array, very long, or what it has learnt."""
         self._client.assign(client)
         self._array.assign(array)
 
@@ -98,11 +109,12 @@ def faults(
     yield from _of_draws(simulation)
     noise: list[list[np.ndarray]] = []
     shares = []
-    for _ in range(ROUNDS):
+    for number in range(NOISE_ROUNDS):
         before = _State(simulation)
+        inspected.let_upload(_NOBODY)
         quiet, _ = before.released(_SILENT)
         loud, record = before.released()
-        noise.append([a - b for a, b in zip(loud, quiet, strict=True)])
+        noise.append([a - b for a, b in zip(_flat(loud), _flat(quiet), strict=True)])
         private, after = before.server.wrapper[0], simulation.server_state
         # An adaptive bound has moved by now.
         bound = float(getattr(private, "bound", record["privacy_clip_norm"]))
@@ -110,14 +122,20 @@ def faults(
         multiplier = float(private.noise_multiplier)
         if shares[-1] is not None:  # A part of what is claimed goes to the share.
             rate = simulation.federation.mean_clients_per_round
-            multiplier /= math.sqrt(1 - (multiplier / (2 * rate * privacy.SHARE_DEVIATION)) ** 2)
+            multiplier /= math.sqrt(1 - (multiplier / (2 * rate * _SHARE_DEVIATION)) ** 2)
         expected = bound * _growth(accountant, record) * multiplier
         yield from _of_deviations(noise[-1], expected, record["round"])
-        yield from _of_bound(before, inspected, record, bound)
+        yield from _of_counts(before, record)
+        if number < ROUNDS:
+            yield from _of_bound(before, quiet, inspected, record, bound)
+        inspected.let_upload(_EVERYBODY)
+        if not number:
+            yield from _of_broadcast(before, after)
         simulation.server_state = after
     yield from _of_correlations(noise)
-    if None not in shares and max(map(abs, shares)) < 0.05:
-        yield "the share that the bound follows has next to no noise"
+    drawn = [share for share in shares if share is not None]
+    if drawn and not 0.3 < (ratio := math.sqrt(np.mean(np.square(drawn)))) < 3:
+        yield f"the noise on the share that the bound follows has {ratio:.2g} times its deviation"
 
 
 class _State:
@@ -129,7 +147,7 @@ class _State:
         self._clients = simulation.client_states(self._everyone)
 
     def released(self, noise_multiplier=None):
-        """Runs the next round; returns the arrays of its sums, and its record."""
+        """Runs the next round; returns the arrays of the sums of each exchange, and its record."""
         server, simulation = self.server, self.simulation
         if noise_multiplier is not None:
             multiplier = tf.constant(noise_multiplier, tf.float64)
@@ -141,12 +159,18 @@ class _State:
         simulation.set_client_states(self._everyone, self._clients)
         simulation.server_state, simulation.round_number = server, self._number
         record = simulation.run_round()
-        pairs = zip(
-            tf.nest.flatten(totals(simulation.server_state)),
-            tf.nest.flatten(totals(server)),
-            strict=True,
-        )
-        return [np.asarray(b, np.float64) - np.asarray(a, np.float64) for b, a in pairs], record
+        pairs = zip(totals(simulation.server_state), totals(server), strict=True)
+        return [_difference(*pair) for pair in pairs], record
+
+
+def _difference(after, before):
+    """Returns the arrays of an exchange's sums in a round, from the totals after and before it."""
+    pairs = zip(tf.nest.flatten(after), tf.nest.flatten(before), strict=True)
+    return [np.asarray(b, np.float64) - np.asarray(a, np.float64) for b, a in pairs]
+
+
+def _flat(sums):
+    return [one for of_exchange in sums for one in of_exchange]
 
 
 def _growth(accountant, record):
@@ -169,14 +193,15 @@ def _of_deviations(noise, expected, number):
 
 
 def _of_correlations(noise):
-    vectors = [np.concatenate([one.ravel() for one in of_round]) for of_round in noise]
+    """Compares the noise on each array between rounds, and on two arrays of the first round."""
     pairs = [
-        (f"of rounds {a + 1} and {b + 1}", vectors[a], vectors[b])
-        for a, b in itertools.combinations(range(len(vectors)), 2)
+        (f"on array {k} of rounds {a + 1} and {b + 1}", noise[a][k].ravel(), noise[b][k].ravel())
+        for k in range(len(noise[0]))
+        for a, b in itertools.combinations(range(len(noise)), 2)
     ]
     arrays = [one.ravel() for one in noise[0]]
     pairs += [
-        (f"of arrays {a} and {b}", arrays[a], arrays[b])
+        (f"on arrays {a} and {b}", arrays[a], arrays[b])
         for a, b in itertools.combinations(range(len(arrays)), 2)
     ]
     for name, first, second in pairs:
@@ -184,32 +209,75 @@ def _of_correlations(noise):
         first, second = first[:size], second[:size]
         scale = np.linalg.norm(first) * np.linalg.norm(second)
         correlation = abs(first @ second) / scale if scale else 0.0
-        # Two small arrays may agree by chance; all of them never do.
-        if size > _DEVIATIONS**2 and correlation > _DEVIATIONS / math.sqrt(size):
+        # Two small arrays may agree by chance, but few numbers do to the last digits.
+        same = np.count_nonzero(np.abs(first - second) <= _ROUNDING * math.sqrt(scale / size))
+        if scale and (same == size or same > 5 + 20 * _ROUNDING * size):
+            yield f"the noise {name} is the same in {same} of {size} numbers"
+        elif size > _DEVIATIONS**2 and correlation > _DEVIATIONS / math.sqrt(size):
             yield f"the noise {name} is correlated by {correlation:.3f}"
 
 
-def _of_bound(before, inspected, record, bound):
-    """One of the participants uploads other things; all other uploads are as they were."""
+def _of_counts(before, record):
+    """Compares the sums that a round has released with those that it counts."""
+    counted = sum(int(state.releases) for state in before.server.wrapper)
+    released = record["privacy_releases"] - counted
+    if released != len(before.server.wrapper):
+        yield (
+            f"round {record['round']}: {released} sums were counted, and "
+            f"{len(before.server.wrapper)} released"
+        )
+
+
+def _of_bound(before, quiet, inspected, record, bound):
+    """Some participants upload something, one at a time, while all others upload zeros."""
     simulation = before.simulation
     seed = simulation.algorithm.participation_seed(before.server)
-    drawn = simulation.participation.draw(seed, record["round"])
-    if not len(drawn):
-        return
-    client = int(simulation.data.identities[drawn[0]])
-    inspected.let_upload(client, _NOTHING)
-    nothing, _ = before.released(_SILENT)
-    for array in (_AS_IT_IS, *range(len(nothing))):
-        inspected.let_upload(client, array)
-        sums, _ = before.released(_SILENT)
-        moved = math.sqrt(sum(((a - b) ** 2).sum() for a, b in zip(sums, nothing, strict=True)))
-        if moved > bound * (1 + 1e-4):
-            what = "what it has learnt" if array == _AS_IT_IS else f"array {array} alone"
-            yield (
-                f"round {record['round']}: a client that uploads {what} moves the sum by "
-                f"{moved:.4g}; the bound is {bound:.4g}"
+    drawn = np.sort(
+        simulation.data.identities[simulation.participation.draw(seed, record["round"])]
+    )
+    places = dict.fromkeys((0, len(drawn) // 2, len(drawn) - 1)) if len(drawn) else ()
+    for client in (int(drawn[place]) for place in places):
+        count = max(len(tf.nest.flatten(one)) for one in totals(before.server))
+        arrays = range(count) if client == drawn[0] else ()
+        for array in (_AS_IT_IS, _EVERYTHING, *arrays):
+            inspected.let_upload(client, array)
+            sums, _ = before.released(_SILENT)
+            moved = max(
+                math.sqrt(sum(((a - b) ** 2).sum() for a, b in zip(*pair, strict=True)))
+                for pair in zip(sums, quiet, strict=True)
             )
-    inspected.let_upload(client, _AS_IT_IS)
+            if moved > bound * (1 + 1e-4):
+                names = {_AS_IT_IS: "what it has learnt", _EVERYTHING: "very much"}
+                what = names.get(array, f"array {array} alone")
+                yield (
+                    f"round {record['round']}: a client that uploads {what} moves the sum by "
+                    f"{moved:.4g}; the bound is {bound:.4g}"
+                )
+
+
+def _of_broadcast(before, after):
+    """Compares what is sent after equal noised sums, of which one hides all uploads, one none."""
+    simulation = before.simulation
+    before.released()  # All clients upload what they have learnt.
+    others = simulation.server_state.wrapper
+    public = "secret", "seeds", "noise_multiplier", "num_rounds", "releases", "bound", "earlier"
+    wrapper = tuple(
+        other._replace(**{name: getattr(one, name) for name in public if hasattr(one, name)})
+        for one, other in zip(after.wrapper, others, strict=True)
+    )
+    number, zero, one = (
+        tf.constant(simulation.round_number + 1),
+        tf.constant([0, 0]),
+        tf.constant(1.0),
+    )
+    round_ = Round(number, zero, one, tf.constant(1), one)
+    for exchange in simulation.algorithm.exchanges:
+        pair = [
+            exchange.broadcast(state, round_) for state in (after, after._replace(wrapper=wrapper))
+        ]
+        leaves = zip(*map(tf.nest.flatten, pair), strict=True)
+        if not all(np.array_equal(first, second) for first, second in leaves):
+            yield "what the server sends depends on uploads beside their noised sum"
 
 
 def _noise_of_share(simulation, before, record):
@@ -220,14 +288,24 @@ def _noise_of_share(simulation, before, record):
     rate = simulation.federation.mean_clients_per_round
     noisy = -rate * math.log(float(after.bound) / float(before.bound)) / privacy.BOUND_RATE
     below = record["participants"] * (0.5 - float(after.share_clipped))
-    return (noisy - below) / (rate * privacy.SHARE_DEVIATION)
+    return (noisy - below) / (rate * _SHARE_DEVIATION)
 
 
 def _of_secrets(simulation):
-    states = [simulation.algorithm.init_server(simulation.federation) for _ in range(2)]
+    given, urandom = [], os.urandom
+    with mock.patch.object(os, "urandom", lambda count: given.append(urandom(count)) or given[-1]):
+        states = [simulation.algorithm.init_server(simulation.federation) for _ in range(2)]
     first, second = (np.asarray(state.wrapper[0].secret) for state in states)
     if np.array_equal(first, second):
         yield "the secret from which the noise follows is the same in two simulations"
+    if not {one.tobytes() for one in (first, second)} <= {one for one in given if len(one) == 16}:
+        yield "the secret from which the noise follows is not 16 bytes of the system's generator"
+    draws = [simulation.algorithm.participation_seed(state) for state in states]
+    if draws[0] == draws[1]:
+        yield "the draws of participants do not follow from the secret"
+    may_be_nobody = simulation.participation.mode == "binomial"
+    if may_be_nobody and any(one.of_nobody is None for one in simulation.algorithm.exchanges):
+        yield "a round in which nobody takes part releases nothing, which tells that nobody did"
 
 
 def _of_draws(simulation):

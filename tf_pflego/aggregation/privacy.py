@@ -213,6 +213,7 @@ def wrap(algorithm: Algorithm, accountant: Accountant, bound: float | str) -> Al
         wrapper,
         participation=accountant.participation,
         participation_seed=participation_seed,
+        claim=accountant.claim,
     )
 
 

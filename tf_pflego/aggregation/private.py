@@ -7,7 +7,7 @@ from tf_pflego.aggregation.accounting import Accountant
 from tf_pflego.aggregation.privacy import ADAPTIVE
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import FIRST_ROUND, Participation
-from tf_pflego.system import values
+from tf_pflego.system import log, values
 
 _WITHOUT_NOISE = "whether an upload was longer would be uploaded without noise"
 _NOT_ADAPTIVE = {
@@ -58,6 +58,12 @@ def private(
     values.instance("participation", participation, Participation, remedy)
     numbers = num_rounds, epsilon, noise_multiplier, delta, mechanism, bits
     accountant = accountant_of(participation, len(algorithm.exchanges), *numbers)
+    if accountant.delta * participation.num_clients >= 1:
+        log.warning(
+            f"`delta` is {accountant.delta:g}, and one in {participation.num_clients} clients may "
+            "be without any privacy then: a mechanism that shows one of them to everybody has this "
+            "delta and epsilon 0. Choose one well below 1 / I"
+        )
     bound = clip_norm
     if not values.is_word(bound, ADAPTIVE):
         bound = values.number("clip_norm", clip_norm, words=(ADAPTIVE,), above=0)

@@ -119,6 +119,7 @@ def wrap(algorithm: Algorithm, accountant: Accountant, bound: float) -> Algorith
         wrapper,
         participation=participation,
         participation_seed=privacy.participation_seed,
+        claim=accountant.claim,
     )
 
 

@@ -20,7 +20,8 @@ keeps w; client i keeps v_i and a_i.
   a_i      ClientState.share       []
   beta     client_learning_rate
 
-Differences from the paper: the mean is weighted by N_i, as in all methods here. The share is fixed
+Differences from the paper: the mean is weighted by N_i, as in all methods here. v_i is the w of the
+client's first round, where the authors' program has the w of the start for all. The share is fixed
 by default, as PGFed's authors have it when they compare. A learnt share moves with each mini-batch,
 before the steps on w_i and v_i; both are our choice.
 """

@@ -42,6 +42,8 @@ from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
 _CONVERGED = 0.01  # By how much a mixing weight may still move in a pass.
+# After a round in which a client was alone, Theta is Theta_i but for the rounding of a difference.
+_ROUNDING = 1e-6  # of the norm of Theta
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +106,8 @@ def build_fedala(model: SplitModel, config: FedAlaConfig) -> Algorithm:
             moves = [tf.reduce_max(tf.abs(a - b)) for a, b in zip(learnt, mixing, strict=True)]
             return k + 1, learnt, tf.reduce_max(tf.stack(moves))
 
-        differs = nests.squared_distance(sent, state.weights) > 0
+        least = _ROUNDING**2 * nests.inner_product(sent, sent)
+        differs = nests.squared_distance(sent, state.weights) > least
         most = tf.where(differs, tf.where(state.is_new, config.mixing_passes, 1), 0)
         carry = tf.constant(0), state.mixing, tf.ones([])
         _, mixing, _ = tf.while_loop(

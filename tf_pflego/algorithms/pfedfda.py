@@ -30,7 +30,8 @@ theta, mu and Sigma, also if it never took part. The server keeps these; a clien
 Differences from the paper: b_i is one of five numbers. The authors' program takes it from ten steps
 of L-BFGS, and another one for Sigma; it gathers features during the epochs, here the trained body
 makes them; a mean takes three examples of the class, where here it takes one, and Sigma_i two. With
-fewer, a client has the server's. As there, 0.0001 is added to each pi_c.
+fewer, a client has the server's. As there, 0.0001 is added to each pi_c, but not, as there, to each
+entry of Sigma_i.
 """
 
 from __future__ import annotations

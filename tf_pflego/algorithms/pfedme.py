@@ -25,7 +25,8 @@ Served: theta_i of the client's last step 2 (in Algorithm 1). The server keeps w
 Differences from the paper: the inner problem is solved by K steps from where the last batch left
 theta_i, with a weight decay, as the authors' and PGFed's programs do. They have no momentum, which
 is the default. In the paper and the authors' program (caf24b1) all clients train in each round, of
-which the server averages a sample; here only this trains, and an absentee's theta_i is older.
+which the server averages a sample; here only this trains, and an absentee's theta_i is older. A
+client that has not trained yet is served the newest w, in PGFed's program the first one.
 """
 
 import dataclasses

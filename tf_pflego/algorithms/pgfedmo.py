@@ -8,7 +8,8 @@ keeps it. With b = 0 it is PGFed.
 Served: theta_i, as in `pgfed` (Algorithm 1, lines 19 and 22). Beside it, client i keeps g~_i:
 `ClientState.risk_gradient`, 0 at first. b is `risk_momentum`. Everything else is in `pgfed`.
 
-Differences from the paper: as for `pgfed`.
+Differences from the paper: as for `pgfed`. PGFed's program (b1d70f7) keeps the first g~_i whole,
+which here is mixed with 0, and so has a share of 1 - b.
 """
 
 import dataclasses

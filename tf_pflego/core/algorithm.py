@@ -255,6 +255,7 @@ class Algorithm(ByValue):
         on it.
       participation_seed: (server_state) -> the seed of the draws of participants, if it must be
         secret. None for the seed of the run.
+      claim: The mechanism and delta of a private algorithm as JSON, which a checkpoint must share.
       must_be_outermost: Whether no wrapper may go around it, since its claims hold only for its own
         sums of uploads.
     """
@@ -270,6 +271,7 @@ class Algorithm(ByValue):
     published: Callable[[Structure], Structure] = lambda server_state: server_state
     participation: Any = None
     participation_seed: Callable[[Structure], int] | None = None
+    claim: Mapping[str, Any] | None = None
     must_be_outermost: bool = False
 
     @classmethod

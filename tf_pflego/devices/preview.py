@@ -1,5 +1,6 @@
 """The messages of a client, shown and tried out before there is a server."""
 
+import math
 import time
 
 import numpy as np
@@ -13,6 +14,7 @@ from tf_pflego.devices.definition import Definition
 from tf_pflego.engines.engine import Cohort
 from tf_pflego.runs import aggregation_settings
 from tf_pflego.runs.config import UNIFORM
+from tf_pflego.simulation.records import trust
 
 _MOST_NAMED = 4
 
@@ -39,6 +41,7 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
         label, time_ = definition.table["label_column"], definition.table["time_column"]
         lines.append(f"  Of its rows it reads {columns}, and {label} as the label")
         lines[-1] += f", in the order of {time_}." if time_ else "."
+    lines += _of_noise(resident, definition)
     seen = "who sees what is sent can find some of them from it, which nothing here limits"
     if aggregation_settings.is_private(settings):
         seen = "the server can find some of them from what is sent, others only within epsilon"
@@ -52,6 +55,27 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
         "  It is told sums over the test examples, such as how many of them are predicted rightly.",
         f"  Examples and labels are not sent. But {seen}.",
     ]
+
+
+def _of_noise(resident, definition):
+    """Returns lines on what is claimed of a private federation, and who is trusted in it."""
+    settings = definition.run_config
+    if not aggregation_settings.is_private(settings):
+        return []
+    epsilon = epsilon_at_the_end(resident, definition)
+    claim = f"epsilon {epsilon:.3g}, delta {settings.dp_delta:g} after {settings.num_rounds} rounds"
+    bound = f"mechanism {settings.dp_mechanism}, bound of an upload {settings.clip_norm}"
+    return [f"  It is private: {claim}; {bound}.", f"  {trust(settings.dp_mechanism).capitalize()}"]
+
+
+def epsilon_at_the_end(resident: Resident, definition: Definition) -> float:
+    """Returns epsilon after all rounds of a federation, infinite without differential privacy."""
+    if not aggregation_settings.is_private(definition.run_config):
+        return math.inf
+    exchanges = len(resident.algorithm.exchanges)
+    return aggregation_settings.epsilon_of(
+        definition.run_config, definition.participation, exchanges
+    )
 
 
 def tried(resident: Resident) -> list[str]:

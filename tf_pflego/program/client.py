@@ -9,6 +9,7 @@ needs its directory alone.
 
 import contextlib
 import dataclasses
+import math
 import sys
 import tempfile
 
@@ -64,6 +65,12 @@ class Options(flags.VerbOptions):
         "data may be left out then",
         is_path=True,
     )
+    most_epsilon: float = setting(
+        0.0,
+        "largest epsilon, after all rounds, of a federation that the client agrees to; others, and "
+        "those without differential privacy, are refused; 0 for any",
+        at_least=0,
+    )
     consent: str = setting(
         "ask",
         "how it is agreed to what will be sent: by an answer at the terminal (ask), or beforehand, "
@@ -89,6 +96,7 @@ def run(flag_values, interruption: Interruption) -> None:
             journal = Journal(directory)
             definition, clients, _ = _given(options, journal)
             with _resident(definition, clients, journal) as resident:
+                _refuse_large_epsilon(options.most_epsilon, resident, definition)
                 _show_lines(preview.tried(resident))
         return
     journal = Journal(options.state_dir)
@@ -103,6 +111,7 @@ def run(flag_values, interruption: Interruption) -> None:
         given = _given if is_new else _begun
         definition, clients, arrays = given(options, journal)
         with _resident(definition, clients, journal) as resident:
+            _refuse_large_epsilon(options.most_epsilon, resident, definition)
             if is_new:
                 lines = preview.promised(resident, definition)
                 _show_lines(lines)
@@ -117,6 +126,16 @@ def run(flag_values, interruption: Interruption) -> None:
                 _show_answer,
                 lambda: resident.has_ended,
             )
+
+
+def _refuse_large_epsilon(most, resident, definition):
+    epsilon = preview.epsilon_at_the_end(resident, definition)
+    if most and epsilon > most:
+        got = "none, since nothing is noised" if math.isinf(epsilon) else f"{epsilon:.3g}"
+        raise ValueError(
+            f"`definition` must have an epsilon of at most {most:g}, the site's `most_epsilon`; "
+            f"got {got}. Raise `most_epsilon`, or ask the server's side for more noise."
+        )
 
 
 @contextlib.contextmanager

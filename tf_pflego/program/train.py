@@ -68,7 +68,7 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
         terminal.show(f"{title}: {first.title} {first.written(last)}")
         return
     terminal.show(result_table(summary, title, clients))
-    for remark in remarks_on_privacy(summary):
+    for remark in remarks_on_privacy(summary, run_config.dp_mechanism):
         terminal.show(command_line.as_flags(remark, ["clip_norm"]))
     if run_config.output_dir:
         terminal.show_written(run_config.output_dir, "")

@@ -60,7 +60,7 @@ def curves(runs: Runs, size: Size, metric: str, axes: Sequence[str]) -> Figure |
 
 
 def privacy(runs: Runs, size: Size) -> Figure | None:
-    """Returns a figure of what the rounds of private runs released, a panel for each measure.
+    """Returns a figure of epsilon, the bound and the noise of private rounds, a panel for each.
 
     On a narrow screen the panels are below each other.
     """
@@ -245,7 +245,11 @@ def for_paper(
         for metric in drawn_metrics or metrics.metrics_of(runs.rounds)
     ]
     drawn += [
-        ("privacy", privacy(runs, (4 * _WIDTH, _HEIGHT)), f"what private rounds release{seeds}"),
+        (
+            "privacy",
+            privacy(runs, (4 * _WIDTH, _HEIGHT)),
+            f"private rounds{seeds}",
+        ),
         ("clients", distribution(runs, size), f"{runs.first.plural} of the clients at the end"),
         ("predicted", predicted(runs, size), "predicted and true at the end"),
         ("gains", gains(runs, size), f"gains over {runs.base.label}, client by client"),

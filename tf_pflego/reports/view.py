@@ -3,6 +3,7 @@
 A section is a dictionary for the template, or None if the runs have nothing to say in it.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +16,18 @@ from tf_pflego.reports.metrics import PERCENT, UNKNOWN, tidy
 from tf_pflego.reports.page_parts import NOT_REACHED, Runs, Table
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.runs.decline import remark
-from tf_pflego.simulation.records import EPSILON, EPSILON_UNAMPLIFIED, PRIVACY, PRIVACY_DRAWN
+from tf_pflego.simulation.records import (
+    DELTA,
+    EPSILON,
+    EPSILON_UNAMPLIFIED,
+    PRIVACY,
+    PRIVACY_DRAWN,
+    TRUSTED_WITH,
+)
 
 _MOST_METHODS_IN_TITLE = 6
 _ROWS_OF_NUMBERS = 12
+_MOST_STATEMENTS = 4
 _TARGET_MARGIN = 0.05
 _VALIDATION = "validation_accuracy/client_mean"
 
@@ -226,26 +235,54 @@ def _privacy(runs):
     rows = [
         [
             runs.name(run),
-            *(
-                metrics.short(metrics.final(run.rounds, name)) if name in run.rounds else "?"
-                for name in (EPSILON, EPSILON_UNAMPLIFIED)
-            ),
+            *(_last(run, name) for name in (EPSILON, EPSILON_UNAMPLIFIED)),
             *(metrics.cell(run.configuration.get(key)) for key in columns),
+            TRUSTED_WITH.get(run.configuration.get("dp_mechanism"), [UNKNOWN])[0],
         ]
         for run in private
     ]
-    head = ["run", "epsilon", PRIVACY[EPSILON_UNAMPLIFIED], *columns.values()]
+    trusted = "the server is trusted with"
+    head = ["run", "epsilon", PRIVACY[EPSILON_UNAMPLIFIED], *columns.values(), trusted]
     names = {name for name, *_ in rows}
     ends = "; ".join(f"{name} ends at epsilon {epsilon}" for name, epsilon, *_ in rows)
     drawn = metrics.listed(PRIVACY[name] for name in PRIVACY_DRAWN)
     return {
         "table": Table("What is claimed of each private run so far", head, rows),
+        "statements": [_statement(runs, run) for run in private[:_MOST_STATEMENTS]],
         "drawing": runs.drawing(
             charts.privacy,
             description=f"Line charts of {drawn} along rounds. {ends}.",
             series=[one for one in runs.series if names & set(one.names)],
         ),
     }
+
+
+def _last(run, name):
+    return metrics.short(metrics.final(run.rounds, name)) if name in run.rounds else UNKNOWN
+
+
+def _statement(runs, run):
+    """Returns what can be said of a private run to others, one fact in a sentence."""
+    settings, last = run.configuration, functools.partial(_last, run)
+    mechanism = settings.get("dp_mechanism")
+    what, why = TRUSTED_WITH.get(mechanism, (UNKNOWN, UNKNOWN))
+    other = "anything else" if mechanism == "local" else "zeros"
+    epsilon, delta = map(last, (EPSILON, DELTA))
+    rate = metrics.cell(settings.get("clients_per_round"))
+    return (
+        f"{runs.name(run)}: after {run.num_rounds} rounds, what the server has sent has user-level "
+        f"differential privacy with epsilon {epsilon} and delta {delta}. The unit is a client with "
+        f"all its examples. The relation: {other} in the place of all that it uploads. The "
+        f"mechanism: {metrics.cell(mechanism)}, noise multiplier "
+        f"{last('privacy_noise_multiplier')}, bound of an upload "
+        f"{last('privacy_clip_norm')}. The sampling: "
+        f"{metrics.cell(settings.get('participation'))}, {rate} of "
+        f"{metrics.cell(settings.get('num_clients'))} clients in a round; towards who knows who "
+        f"took part, epsilon is {last(EPSILON_UNAMPLIFIED)}. The server is trusted "
+        f"with {what}: {why}. Not covered are the client's own model, metrics, the choice of "
+        "settings, the preprocessing of tables, other runs on the same clients, and single persons "
+        "within a client. The noise follows from a secret of 128 bits of the system's generator."
+    )
 
 
 def _target(runs):

@@ -195,13 +195,19 @@ def claimed(config: Any) -> dict[str, Any]:
     }
 
 
-def epsilon_at_the_end(config: Any, simulation: Any) -> float:
-    """Returns epsilon of a private simulation after all rounds, with its noise."""
-    multiplier = float(simulation.server_state.wrapper[0].noise_multiplier)
-    claim = claimed(config) | {"epsilon": None, "noise_multiplier": multiplier}
-    exchanges = len(simulation.algorithm.exchanges)
-    accountant = private.accountant_of(simulation.participation, exchanges, **claim)
-    return accountant.epsilon(config.num_rounds * exchanges)
+def epsilon_of(config: Any, participation: Participation, num_exchanges: int) -> float:
+    """Returns the epsilon of a private run after all its rounds."""
+    accountant = private.accountant_of(participation, num_exchanges, **claimed(config))
+    return accountant.epsilon(config.num_rounds * num_exchanges)
+
+
+def epsilon_after(config: Any, simulation: Any, rounds: int) -> float:
+    """Returns epsilon of a private simulation when it has had so many more rounds, by its noise."""
+    states = simulation.server_state.wrapper
+    claim = claimed(config) | {"epsilon": None}
+    claim["noise_multiplier"] = float(states[0].noise_multiplier)
+    accountant = private.accountant_of(simulation.participation, len(states), **claim)
+    return accountant.epsilon(sum(int(one.releases) for one in states) + rounds * len(states))
 
 
 def _wrapped(algorithm, config, participation):

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_pflego.core import statistic_names
+from tf_pflego.runs import aggregation_settings
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import log, values
 
 Record = dict[str, Any]
+_MORE = 1.001  # Other versions of dp-accounting may round otherwise.
 
 
 class Callback:
@@ -163,3 +165,27 @@ def checked(callbacks: Any) -> list[Callback]:
     for callback in callbacks:
         values.instance("callbacks", callback, Callback, "Derive its class from `pfl.Callback`.")
     return list(callbacks)
+
+
+class SpendsAtMost(Callback):
+    """Ends a private run before the round with which it would exceed its epsilon."""
+
+    def __init__(self, run_config):
+        self._run_config = run_config
+
+    def on_run_begin(self, simulation, records):  # noqa: D102
+        return simulation.round_number < self._run_config.num_rounds and self._is_spent(simulation)
+
+    def after_round(self, simulation, record):  # noqa: D102
+        return self.on_run_begin(simulation, ())
+
+    def _is_spent(self, simulation):
+        most, after = self._run_config.dp_epsilon, simulation.round_number
+        then = aggregation_settings.epsilon_after(self._run_config, simulation, 1)
+        if then <= most * _MORE:
+            return False
+        log.warning(
+            f"the run ends after round {after}: with another one, epsilon would be {then:.3f}, "
+            f"and `dp_epsilon` is {most:g}; to go on, raise `dp_epsilon`"
+        )
+        return True

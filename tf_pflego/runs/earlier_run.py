@@ -83,7 +83,8 @@ def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
     if earlier.get("dp_epsilon") or earlier.get("dp_noise_multiplier"):
         raise ValueError(
             f"`start_from` must be a run without privacy, since epsilon would not count what is "
-            f"released from now on; {directory} has a private one. Go on with it by `resume`."
+            f"released from now on; {directory} has a private one. Start anew, and add "
+            "the epsilons of both runs."
         )
     of_classes = names_with(Role.CLIENTS, type(run_config))
     names = [*names_with(Role.ALIKE, type(run_config)), "algorithm_source"]

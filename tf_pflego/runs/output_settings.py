@@ -61,7 +61,7 @@ def check(config: Any) -> None:
     if config.start_from and aggregation_settings.is_private(config):
         raise ValueError(
             "`start_from` must be left out of a private run, whose epsilon would not count what "
-            "the earlier run has released; got both. Go on with that run by `resume`."
+            "the earlier run has released; got both. Start anew, and add the epsilons of both runs."
         )
     if config.start_from and config.engine == "devices":
         raise ValueError(

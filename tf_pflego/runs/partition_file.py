@@ -18,14 +18,20 @@ _TRAINED = "trained_rows"
 
 
 def write(
-    directory: pathlib.Path, clients: ClientData, are_own: bool, task: Task, earlier: str | None
+    directory: pathlib.Path,
+    clients: ClientData,
+    are_own: bool,
+    task: Task,
+    earlier: str | None,
+    mode: int,
 ) -> None:
     """Writes the partition of all clients of a run into its directory.
 
     If a user gave them (`are_own`), the file has `fingerprints` [I, 16] and, if there are any, the
     `class_names` of all global classes. It has the clients' `names` [I] wherever there are some,
     and the MOMENTS [K] by which the task standardises quantities. A run that others may start from
-    has the `trained_rows`, of its own and of the run in the directory `earlier`.
+    has the `trained_rows`, of its own and of the run in the directory `earlier`. The file has the
+    permissions of `mode`.
     """
     about = {"fingerprints": clients.fingerprints} if are_own else {}
     if are_own and earlier is not None:
@@ -41,7 +47,7 @@ def write(
         about["class_names"] = np.array(clients.class_names)
     content = io.BytesIO()
     clients.whole_partition.save(content, clients.class_counts, **about)
-    with durable.batch() as files, files.open(directory / NAME) as stream:
+    with durable.batch() as files, files.open(directory / NAME, mode) as stream:
         stream.write(content.getvalue())
 
 

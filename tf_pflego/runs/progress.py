@@ -20,6 +20,7 @@ from tf_pflego.simulation.records import (
     EPSILON_UNAMPLIFIED,
     SIGNAL,
     STANDARD_ERROR,
+    trust,
 )
 from tf_pflego.system import log, texts
 
@@ -139,9 +140,11 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
     return "\n".join([title, rule, *lines, rule, *served_worst, rule])
 
 
-def remarks_on_privacy(summary: Mapping[str, Any]) -> list[str]:
-    """Returns remarks on the last round's noise and bound, if they fit badly."""
-    remarks = []
+def remarks_on_privacy(summary: Mapping[str, Any], mechanism: str) -> list[str]:
+    """Returns who is trusted in a private run, and whether its noise or its bound fits badly."""
+    if summary.get(EPSILON) is None:
+        return []
+    remarks = [trust(mechanism)]
     if summary.get(SIGNAL, 1) < 1:
         remarks.append(
             "the noise was larger than what it hides: the last sum had "

@@ -23,12 +23,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tf_pflego.core import nests
-from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.data.clients import ClientData
 from tf_pflego.runs import partition_file, reader, tensorboard
 from tf_pflego.runs.client_table import Columns, client_columns, new_client_columns
 from tf_pflego.runs.earlier_run import PREPROCESSING
 from tf_pflego.runs.reader import OWN_CLIENTS
+from tf_pflego.runs.resumption import RunDirectoryError, is_private, refuse_another
 from tf_pflego.simulation import feature_files
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
@@ -46,10 +46,6 @@ _OF_RUN = re.compile(rf"(\.?)({'|'.join(map(re.escape, _FILES))})(\.partial)?")
 _DIRECTORIES = {_CHECKPOINTS: CHECKPOINT_FILES, TENSORBOARD: tensorboard.EVENTS}
 _NEW = ".new_run"
 _STEPS = (_NEW, ".whole_run", ".old_run")
-
-
-class RunDirectoryError(ValueError):
-    """The output directory cannot be used."""
 
 
 def holds_run(path: pathlib.Path) -> bool:
@@ -107,6 +103,11 @@ class RunDirectory:
         self._lock.release()
 
     @property
+    def _mode(self):
+        """The permissions of files on single clients, which in private runs are their owner's."""
+        return 0o600 if is_private(self._configuration) else 0o666
+
+    @property
     def goes_on(self) -> bool:
         """Whether there is a checkpoint to go on from."""
         return self._checkpoint is not None
@@ -129,10 +130,9 @@ class RunDirectory:
             self._write_json(PREPROCESSING, dataclasses.asdict(clients.preprocessing))
         task = simulation.algorithm.model.task
         about = self._configuration
-        is_private = about["dp_epsilon"] or about["dp_noise_multiplier"]
         # No other run may start from a private one.
-        earlier = None if is_private else about["start_from"]
-        partition_file.write(self.work, clients, are_own, task, earlier)
+        earlier = None if is_private(about) else about["start_from"]
+        partition_file.write(self.work, clients, are_own, task, earlier, self._mode)
         # Where this is, the clients are known; see `training.run`.
         self._write_json(_CONFIG, self._configuration | {"versions": versions})
         self._metrics = open(self.work / _METRICS, "xb")
@@ -202,7 +202,7 @@ class RunDirectory:
         with durable.batch() as files:
             for name, parts in tables.items():
                 rows = [row for part in parts for row in zip(*part.values(), strict=True)]
-                files.csv(self.work / name, parts[0], rows)
+                files.csv(self.work / name, parts[0], rows, self._mode)
             leaves = nests.named(simulation.algorithm.published(simulation.server_state)).items()
             arrays = ((name, np.asarray(leaf)) for name, leaf in leaves)
             files.npz(self.work / "server.npz", arrays)
@@ -263,13 +263,15 @@ class RunDirectory:
             earlier.pop("versions", None)
         else:
             return
-        self._refuse_another(earlier)
+        refuse_another(earlier, self._configuration, self.work)
         summary, metrics = self.work / _SUMMARY, self.work / _METRICS
         wanted = self._configuration["num_rounds"]
         # A summary that is damaged is written again, from the newest checkpoint.
         content = _read_json(summary)
-        # A callback may have ended the run before the rounds that it was made for.
-        if content is not None and wanted in (content.get("round"), earlier.get("num_rounds")):
+        # A callback, or an epsilon that was spent, may have ended the run before its rounds.
+        ended = earlier.get("dp_epsilon") == self._configuration.get("dp_epsilon")
+        ended = ended and wanted == earlier.get("num_rounds")
+        if content is not None and (ended or wanted == content.get("round")):
             self.finished = content
             return
         if self._checkpoint is None:
@@ -283,33 +285,6 @@ class RunDirectory:
             raise RunDirectoryError(
                 f"`num_rounds` must be at least {self._checkpoint['round']}, the rounds that the "
                 f"run in {self.work} has; got {wanted}. Raise `num_rounds`."
-            )
-
-    def _refuse_another(self, earlier):
-        wanted = self._configuration
-        differing = reader.differences(earlier, wanted)
-        rounds, _ = differing.pop("num_rounds", (wanted["num_rounds"], None))
-        if not wanted["clients_per_round"]:  # It follows from clients that are not loaded yet.
-            differing.pop("clients_per_round", None)
-        if differing:
-            pairs = [f"`{n}`: expected {one!s}, got {two!s}" for n, (one, two) in differing.items()]
-            raise RunDirectoryError(
-                f"`resume` needs the settings of the run in {self.work}; {'; '.join(pairs)}. "
-                "Correct them, or choose another `output_dir`."
-            )
-        falls = wanted.get("server_schedule", CONSTANT) != CONSTANT
-        is_private = wanted.get("dp_epsilon") or wanted.get("dp_noise_multiplier")
-        is_banded = is_private and wanted["dp_mechanism"] == "banded"
-        if is_banded and wanted["num_rounds"] != rounds:
-            raise RunDirectoryError(
-                f"`num_rounds` must stay {rounds} with dp_mechanism=banded, whose noise depends on "
-                f"it; got {wanted['num_rounds']}. Start a new run for more rounds."
-            )
-        if falls and not wanted["schedule_rounds"] and wanted["num_rounds"] != rounds:
-            raise RunDirectoryError(
-                f"`num_rounds` must be {rounds}, over which the learning rate of the run in "
-                f"{self.work} falls; got {wanted['num_rounds']}. Correct it, or start a run whose "
-                "`schedule_rounds` are more than its first `num_rounds`."
             )
 
     def _check_metrics(self, content):

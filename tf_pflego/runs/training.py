@@ -13,7 +13,6 @@ from tf_pflego import algorithms, data, engines, models, version
 from tf_pflego.core import statistic_names
 from tf_pflego.models import networks
 from tf_pflego.runs import (
-    aggregation_settings,
     build,
     config,
     earlier_run,
@@ -22,7 +21,7 @@ from tf_pflego.runs import (
     reader,
 )
 from tf_pflego.runs import callbacks as callbacks_lib
-from tf_pflego.runs.callbacks import Callback
+from tf_pflego.runs.callbacks import Callback, SpendsAtMost
 from tf_pflego.runs.client_table import client_columns, predicted_columns
 from tf_pflego.runs.progress import Progress, say_decline
 from tf_pflego.runs.run_directory import TENSORBOARD, RunDirectory
@@ -36,7 +35,6 @@ from tf_pflego.system import log, values
 
 # The network in the directory of a run whose model the user gave.
 OWN_NETWORK = "own"
-_MORE = 1.001  # Other versions of dp-accounting may round otherwise.
 
 
 def run(
@@ -246,8 +244,6 @@ class _Run:
                 self.records = self._despite_losses(
                     lambda: directory.begin(self.simulation, clients, _versions())
                 )
-            if self.records and run_config.dp_epsilon:
-                self._say_what_epsilon_will_be()
             log.debug(f"tracing round {len(self.records) + 1}, which takes longest")
             self._train()
             log.debug(f"evaluating {run_config.eval_clients or 'all'} clients")
@@ -276,16 +272,6 @@ class _Run:
                 callback.on_run_end(self.simulation, summary)
         return summary
 
-    def _say_what_epsilon_will_be(self):
-        """Warns if the noise that the run began with does not give the epsilon it asks for."""
-        epsilon = aggregation_settings.epsilon_at_the_end(self.run_config, self.simulation)
-        if epsilon > self.run_config.dp_epsilon * _MORE:
-            log.warning(
-                "the run goes on with the noise that it began with: after "
-                f"{self.run_config.num_rounds} rounds epsilon will be {epsilon:.3f}, where "
-                f"dp_epsilon is {self.run_config.dp_epsilon:g}"
-            )
-
     @property
     def _checkpointed(self):
         """The directory if the run writes checkpoints there."""
@@ -303,6 +289,8 @@ class _Run:
                     callbacks.append(closing.enter_context(contextlib.closing(events)))
                 callbacks.append(_Calls(directory.add_round))
             callbacks += self.callbacks
+            if run_config.dp_epsilon:
+                callbacks.append(SpendsAtMost(run_config))
             if checkpointed is not None:
                 callbacks.append(_WritesCheckpoints(checkpointed, run_config.checkpoint_every))
             callbacks.append(_Calls(lambda record: self.between_steps()))

@@ -29,6 +29,12 @@ def take_over(
         raise CheckpointError(
             f"`directory` must hold a checkpoint; {directory} has none. Correct the path."
         )
+    if "claim" in content or "wrapper/0/secret" in (content.get("server_state") or ""):
+        raise ValueError(
+            f"`directory` must have the checkpoint of a run without privacy, since nothing counts "
+            f"what is released from now on; {directory} has a private one. Start anew, and add the "
+            "epsilons of both runs."
+        )
     about = identity(simulation)
     wanted = {name: about[name] for name in ("algorithm", "client_state")}
     if differing := differences(wanted, content):

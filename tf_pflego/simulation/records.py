@@ -35,6 +35,21 @@ PRIVACY = {
     CLIPPED: "clipped share",
     SIGNAL: "signal to noise",
 }
+# With what the server is trusted, by the mechanism of the noise, and why.
+_BARE = (
+    "uploads",
+    "it receives each of them without noise, and adds the noise to their sum itself",
+)
+TRUSTED_WITH = {
+    "gaussian": _BARE,
+    "banded": _BARE,
+    "skellam": (
+        "sums, simulated",
+        "clients add the noise to uploads that it would see in secure sums alone; here one process "
+        "has them all",
+    ),
+    "local": ("nothing", "each client adds the noise to its own upload"),
+}
 PRIVACY_DRAWN = (EPSILON, *list(PRIVACY)[-3:])  # The table of a report has the others.
 
 # The columns of clients.csv, and the first parts of names that a run's metrics and summary have,
@@ -55,6 +70,12 @@ STANDARD_ERROR = "standard_error"
 
 # Papers report the mean over this many last rounds, which are therefore always evaluated.
 LAST_ROUNDS = 10
+
+
+def trust(mechanism: str) -> str:
+    """Returns who must be trusted with what where a mechanism makes the noise, as a sentence."""
+    what, why = TRUSTED_WITH[mechanism]
+    return f"the server is trusted with {what}: {why}."
 
 
 def method_title(algorithm: str) -> str:

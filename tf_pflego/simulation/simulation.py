@@ -137,8 +137,16 @@ class Simulation(Trained):
         Raises:
           ValueError: No client would be left, `leave` has an unknown or repeated number, the new
             clients' data do not fit, or the participants or `eval_clients` are more than the
-            clients. The simulation is as it was.
+            clients, or the method is private and clients take their turns. The simulation is as it
+            was.
         """
+        drawn = self.algorithm.participation
+        if drawn is not None and drawn.mode == "cyclic":
+            raise ValueError(
+                "`participation` must not be cyclic for clients of a private method to leave or "
+                "join: who stays would move to another turn, and take part more often than was "
+                f"accounted for; got {drawn}. Draw participants with binomial, or start anew."
+            )
         leaving = np.sort(checks.client_ids(leave, self.data.num_clients, "leave", different=True))
         if len(leaving) == self.data.num_clients and join is None:
             raise ValueError(
@@ -378,8 +386,9 @@ class Simulation(Trained):
         Raises:
           CheckpointError: There is no whole checkpoint, or it is one of another method, or of
             states of other shapes.
-          ValueError: This simulation has had a round, or its method is private, whose ledger would
-            not have what was spent; or `former` does not name different clients of the other one.
+          ValueError: This simulation has had a round, or its method or the checkpoint is private,
+            so that nothing would count what was spent; or `former` does not name different
+            clients of the other one.
         """
         if self.round_number or self.algorithm.participation is not None:
             what = "is private" if self.algorithm.participation else "has had a round"

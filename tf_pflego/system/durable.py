@@ -114,11 +114,17 @@ class Batch:
         with self.open(path) as stream:
             stream.write((json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
-    def csv(self, path: pathlib.Path, names: Iterable[str], rows: Iterable[Iterable]) -> None:
+    def csv(
+        self,
+        path: pathlib.Path,
+        names: Iterable[str],
+        rows: Iterable[Iterable],
+        mode: int = 0o666,
+    ) -> None:
         """Writes rows of a table under the names of its columns; see `inert`."""
         text = io.StringIO(newline="")
         csv.writer(text).writerows([names, *([inert(cell) for cell in row] for row in rows)])
-        with self.open(path) as stream:
+        with self.open(path, mode) as stream:
             stream.write(text.getvalue().encode())
 
     def finish(self, also: Iterable[pathlib.Path]) -> None:

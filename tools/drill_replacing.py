@@ -1,0 +1,126 @@
+"""The drill that kills programs while they replace files, store features or have others at work."""
+
+import contextlib
+import csv
+import gzip
+import pathlib
+import random
+import shutil
+import time
+
+import psutil
+from drill_runs import end, finish, start
+
+_FLAGS = (
+    *("--dataset=digits", "--num_clients=6", "--clients_per_round=3", "--num_rounds=24"),
+    *("--engine=in_process", "--checkpoint_every=3", "--eval_every=8"),
+)
+_SWEEP = (
+    *("sweep", "--algorithm=pflego,fedper", "--client_learning_rate=0.01,0.1", "--seeds=0,1"),
+    *("--dataset=digits", "--num_clients=6", "--clients_per_round=3", "--num_rounds=4"),
+    *("--engine=in_process", "--jobs=2"),
+)
+_TABLES = "runs.csv", "tuning.csv", "clients.csv.gz"
+_SECONDS_UNTIL_GONE = 3  # after which a sweep's runs must have ended
+
+
+def kill_replacing(scratch, data_dir="", seed=0, kills=10):
+    """Kills (SIGKILL) each of four programs at random times, and runs it to its end then.
+
+    A run and an export with `--overwrite` must have the old or the new files, whole, at each kill.
+    A sweep with two jobs, and a run that stores features, go on. No program leaves any process.
+    """
+    rng = random.Random(seed)
+    data, body = f"--data_dir={data_dir}", scratch / "body.keras"
+    run = scratch / "run"
+    finish(start([*_FLAGS, data], run))
+    export = ["export", f"--run={run}", data, "--format=keras", "--overwrite"]
+    frozen = [*_FLAGS, data, f"--network={body}"]
+    _save_frozen(body)
+    cases = {
+        "run --overwrite": (
+            [*_FLAGS, data, "--seed=1", "--overwrite"],
+            (lambda place: shutil.copytree(run, place)),
+            _runs_in,
+            end,
+        ),
+        "export --overwrite": (
+            [*export, "--clients=0,1,2"],
+            (lambda place: finish(start([*export, "--clients=0,1,2"], place))),
+            _files_in,
+            _files_in,
+        ),
+        "sweep --jobs=2": ([*_SWEEP, data], None, None, _tables_in),
+        "stored features": ([*frozen, "--resume"], None, None, end),
+    }
+    for name, (flags, lay, held, ending) in cases.items():
+        whole, killed = (scratch / f"{name.split()[0]}_{what}" for what in ("whole", "killed"))
+        started = time.monotonic()
+        finish(start(flags, whole))
+        seconds = time.monotonic() - started
+        allowed = []
+        if lay is not None:
+            lay(killed)
+            allowed = [*held(killed), *held(whole)]
+        done, goods = 0, []
+        for _ in range(kills):
+            running = start(flags, killed)
+            time.sleep(rng.uniform(seconds * 0.4, seconds))
+            done += running.poll() is None
+            running.kill()
+            running.communicate()
+            if held is not None:
+                goods.append(any(one in allowed for one in held(killed)))
+            goods.append(_are_gone(killed))
+        finish(start(flags, killed))
+        row = {"program": name, "kills": done, "checks": len(goods), "wrong": goods.count(False)}
+        yield row, all(goods) and ending(killed) == ending(whole) if done else None
+
+
+def _save_frozen(path):
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    inner = layers.Dense(30, activation="relu", trainable=False)
+    network = [tf.keras.Input((8, 8, 1)), layers.Flatten(), inner, layers.Dense(12)]
+    tf.keras.Sequential(network).save(path)
+
+
+def _runs_in(place):
+    """Returns the whole runs in a directory: those that have a summary, by their clients.csv."""
+    summaries = [*place.rglob("summary.json")]
+    return [(one.parent / "clients.csv").read_bytes() for one in summaries]
+
+
+def _files_in(place):
+    """Returns the names of the files of an export, which stand for the whole of it."""
+    return [sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())]
+
+
+def _tables_in(place):
+    """Returns the tables of a sweep, without seconds."""
+    tables = {}
+    for name in _TABLES:
+        opened = gzip.open if name.endswith(".gz") else open
+        with opened(place / name, "rt", newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        tables[name] = [
+            {key: value for key, value in row.items() if "second" not in key} for row in rows
+        ]
+    return tables
+
+
+def _are_gone(place: pathlib.Path) -> bool:
+    """Returns whether no process that a killed program started is there any more."""
+    deadline = time.monotonic() + _SECONDS_UNTIL_GONE
+    while time.monotonic() < deadline:
+        if not any(str(place) in " ".join(_command(one)) for one in psutil.process_iter()):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _command(process):
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
