@@ -29,10 +29,11 @@ def test_values_by_client_and_columns_of_the_members():
     np.testing.assert_array_equal(COHORT.columns(rows), [[31, 33, 34], [13, 15, 16]])
 
 
-def test_those_with_the_largest_scores_in_their_order():
+def test_those_with_the_largest_scores_in_their_order_and_nobody_itself():
     scores = tf.constant([[0.5, -1.0, 2.0], [0.0, 0.0, 0.0], [0.5, 9.0, 2.0], [1.0, -2.0, -1.0]])
-    chosen = last_cohort.with_largest(COHORT, scores, count=2)
-    np.testing.assert_array_equal(chosen.ids, [[4, 1], [1, 3], [3, 4], [1, 4]])
+    ids = tf.constant([0, 2, 3, 1], tf.int64)  # The latter two are in the cohort.
+    chosen = last_cohort.with_largest(COHORT, scores, ids, count=2)
+    np.testing.assert_array_equal(chosen.ids, [[4, 1], [1, 3], [4, 1], [4, 3]])
     np.testing.assert_array_equal(chosen.present, np.ones([4, 2]))
     np.testing.assert_array_equal(chosen.kept["count"][:2], [[9, 7], [7, 8]])
     np.testing.assert_array_equal(chosen.kept["row"][0], [[4, 40], [1, 10]])
@@ -40,11 +41,11 @@ def test_those_with_the_largest_scores_in_their_order():
 
 def test_too_few_members_leave_zeros():
     scores = tf.constant([[-5.0, 1.0, -7.0]])
-    chosen = last_cohort.with_largest(COHORT, scores, count=4)
-    np.testing.assert_array_equal(chosen.ids, [[3, 1, 4, 0]])
-    np.testing.assert_array_equal(chosen.present, [[1, 1, 1, 0]])
-    np.testing.assert_array_equal(chosen.kept["row"], [[[3, 30], [1, 10], [4, 40], [0, 0]]])
+    chosen = last_cohort.with_largest(COHORT, scores, tf.constant([3], tf.int64), count=4)
+    np.testing.assert_array_equal(chosen.ids, [[1, 4, 0, 0]])
+    np.testing.assert_array_equal(chosen.present, [[1, 1, 0, 0]])
+    np.testing.assert_array_equal(chosen.kept["row"], [[[1, 10], [4, 40], [0, 0], [0, 0]]])
     nobody = LastCohort.nobody(tf.zeros([2]))
-    chosen = last_cohort.with_largest(nobody, tf.zeros([2, 0]), 3)
+    chosen = last_cohort.with_largest(nobody, tf.zeros([2, 0]), tf.constant([0, 1], tf.int64), 3)
     assert not np.any(chosen.present)
     np.testing.assert_array_equal(chosen.kept, np.zeros([2, 3, 2]))

@@ -81,7 +81,8 @@ def build_fedfomo(model: SplitModel, config: FedFomoConfig) -> Algorithm:
     def client_messages(server, ids, round_):
         scores = server.last.columns(tf.gather(server.affinities, ids))
         most = min(config.models_received, server.affinities.shape[0])
-        return with_largest(server.last, scores, most)
+        nobody = tf.fill(tf.shape(ids), tf.constant(-1, tf.int64))
+        return with_largest(server.last, scores, nobody, most)
 
     def client_update(message, state, client, round_):
         received, current = client.message, state.weights

@@ -47,14 +47,16 @@ class Chosen(NamedTuple):
     kept: Structure  # each leaf [r, count, ...]; 0 where there is none
 
 
-def with_largest(cohort: LastCohort, scores: tf.Tensor, count: int) -> Chosen:
-    """Returns for each of r clients the `count` members that have the largest scores.
+def with_largest(cohort: LastCohort, scores: tf.Tensor, ids: tf.Tensor, count: int) -> Chosen:
+    """Returns for each of r clients the `count` other members that have the largest scores.
 
-    The scores [r, c] are finite; if two are equal, the smaller client id comes first.
+    The scores [r, c] are finite; if two are equal, the smaller client id comes first. Of `ids` [r]
+    those below 0 leave nobody out.
     """
     least, size = scores.dtype.min, tf.size(cohort.ids)
+    others = tf.where(tf.equal(ids[:, None], cohort.ids), least, scores)
     # So many empty places after the members, and then one row of zeros for all of them.
-    largest, places = tf.math.top_k(tf.pad(scores, [(0, 0), (0, count)], "CONSTANT", least), count)
+    largest, places = tf.math.top_k(tf.pad(others, [(0, 0), (0, count)], "CONSTANT", least), count)
     present = largest > least
     places = tf.where(present, places, size)
 
