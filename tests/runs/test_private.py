@@ -38,7 +38,7 @@ def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, t
     code = "import sys; from tests.runs.resumed import die_before\n"
     code += f"die_before(int(sys.argv.pop(1)), {str(output)!r})\n{ENTRY}"
     if is_killed:
-        result = program(64, *flags, f"--output_dir={output}", code=code)
+        result = program(100, *flags, f"--output_dir={output}", code=code)
         assert result.returncode == -signal.SIGKILL, result.stderr
     else:
         arguments = [*flags, f"--output_dir={output}"]

@@ -50,8 +50,8 @@ class Chosen(NamedTuple):
 def with_largest(cohort: LastCohort, scores: tf.Tensor, ids: tf.Tensor, count: int) -> Chosen:
     """Returns for each of r clients the `count` other members that have the largest scores.
 
-    The scores [r, c] are finite; if two are equal, the smaller client id comes first. Of `ids` [r]
-    those below 0 leave nobody out.
+    The scores [r, c] are finite; if two are equal, the smaller client id comes first. An id
+    below 0 leaves out nobody.
     """
     least, size = scores.dtype.min, tf.size(cohort.ids)
     others = tf.where(tf.equal(ids[:, None], cohort.ids), least, scores)

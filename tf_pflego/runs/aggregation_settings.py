@@ -207,6 +207,7 @@ def epsilon_after(config: Any, simulation: Any, rounds: int) -> float:
     claim = claimed(config) | {"epsilon": None}
     claim["noise_multiplier"] = float(states[0].noise_multiplier)
     accountant = private.accountant_of(simulation.participation, len(states), **claim)
+    rounds += simulation.ledger.more(simulation.round_number)
     return accountant.epsilon(sum(int(one.releases) for one in states) + rounds * len(states))
 
 

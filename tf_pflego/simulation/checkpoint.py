@@ -39,7 +39,7 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.engines.engine import Engine
 from tf_pflego.simulation import checkpoint_checks
 from tf_pflego.simulation.checkpoint_checks import DamagedError
-from tf_pflego.simulation.records import CHECKPOINT_FILES
+from tf_pflego.simulation.records import CHECKPOINT_FILES, LEDGER
 from tf_pflego.simulation.trained import Trained
 from tf_pflego.system import durable, limited_files, log, rows
 
@@ -273,7 +273,7 @@ class Checkpoints:
         return content
 
     def _remove_the_rest(self):
-        needed = set()
+        needed = {LEDGER}
         for content in self._contents:
             needed.add(f"checkpoint-{content['round']}.json")
             needed |= {entry["file"] for entry in [content["server"], *content["clients"]]}

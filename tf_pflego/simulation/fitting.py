@@ -17,6 +17,17 @@ from tf_pflego.system import log, values
 _LOOKED_AT, _LEAST_OF_PIXELS = 1000, 100
 
 
+def refuse_changed_turns(algorithm: Algorithm) -> None:
+    """Raises ValueError if a private method's clients take turns, and none may leave or join."""
+    drawn = algorithm.participation
+    if drawn is not None and drawn.mode == "cyclic":
+        raise ValueError(
+            "`participation` must not be cyclic for clients of a private method to leave or join: "
+            "who stays would move to another turn, and take part more often than was accounted "
+            f"for; got {drawn}. Draw participants with binomial, or start anew."
+        )
+
+
 def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Participation) -> None:
     """Raises ValueError if clients, a method's model and participation do not fit together."""
     remedy = "Make one: `Participation(num_clients, clients_per_round)`."

@@ -16,8 +16,10 @@ BOOKKEEPING = (
     "bytes_down",
     "bytes_up",
 )
+LEDGER = "releases.txt"  # of a private run
 CHECKPOINT_FILES = re.compile(  # also the rest of an interrupted write
-    r"(?P<dot>\.)?(checkpoint-\d+\.json|(server|clients)-\d+(\.\d+)?\.npz)(?(dot)\.partial)"
+    r"(?P<dot>\.)?(checkpoint-\d+\.json|(server|clients)-\d+(\.\d+)?\.npz|releases\.txt)"
+    r"(?(dot)\.partial)"
 )
 CLIENTS_LEFT_OUT = "not_finite_clients"
 CLIENTS_ABSENT = "absent_clients"

@@ -23,8 +23,9 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.simulation import earlier, engine_choice
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, differences, identity
 from tf_pflego.simulation.evaluation import metrics_of, summarize
-from tf_pflego.simulation.fitting import refuse_unfit
+from tf_pflego.simulation.fitting import refuse_changed_turns, refuse_unfit
 from tf_pflego.simulation.frozen_features import as_features
+from tf_pflego.simulation.ledger import Ledger
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.records import LAST_ROUNDS
 from tf_pflego.simulation.trained import Trained
@@ -89,6 +90,7 @@ class Simulation(Trained):
         self._engine_name = engine
         self._turns = Turns()
         self._checkpoints: dict[pathlib.Path, Checkpoints] = {}
+        self.ledger = Ledger(algorithm)
         federation = participation.federation_of(algorithm)
         self._take(data, participation, algorithm.init_server(federation))
 
@@ -140,13 +142,7 @@ class Simulation(Trained):
             clients, or the method is private and clients take their turns. The simulation is as it
             was.
         """
-        drawn = self.algorithm.participation
-        if drawn is not None and drawn.mode == "cyclic":
-            raise ValueError(
-                "`participation` must not be cyclic for clients of a private method to leave or "
-                "join: who stays would move to another turn, and take part more often than was "
-                f"accounted for; got {drawn}. Draw participants with binomial, or start anew."
-            )
+        refuse_changed_turns(self.algorithm)
         leaving = np.sort(checks.client_ids(leave, self.data.num_clients, "leave", different=True))
         if len(leaving) == self.data.num_clients and join is None:
             raise ValueError(
@@ -220,6 +216,7 @@ class Simulation(Trained):
             server_state, record, participant_metrics = self._rounds.train(
                 number, self.server_state, self.participation, evaluate
             )
+            record |= self.ledger.count(number, server_state)
             record["seconds"] = time.perf_counter() - started
             if evaluate:
                 evaluations = self._evaluate(server_state, number, train_loss, True, metrics)
@@ -355,6 +352,7 @@ class Simulation(Trained):
             raise RuntimeError("the round must be over; it was interrupted. Restore a checkpoint.")
         content = {"round": self.round_number} | self._identity | (about or {})
         checkpoints.save(content, self.server_state, self._engine.states, also)
+        self.ledger.keep_in(checkpoints.directory)
 
     @in_turn(moves=True)
     def restore_from(self, checkpoints: Checkpoints, content: dict[str, Any]) -> None:
@@ -365,6 +363,7 @@ class Simulation(Trained):
                 f"the checkpoint in {checkpoints.directory} must be one of this simulation; it "
                 f"differs in {differing}. Make the simulation as the saved one was made."
             )
+        self.ledger.keep_in(checkpoints.directory)
         self.server_state = checkpoints.load(content, self._spec, self._engine)
         self.round_number = content["round"]
         self.in_round = False
