@@ -11,12 +11,10 @@ from collections.abc import Iterator
 
 from drill_runs import ROOT, end, finish, rounds_of, start, wait_for_round
 
-_FLAGS = (
-    *("--dataset=digits", "--num_clients=6", "--clients_per_round=3", "--engine=in_process"),
-    *("--checkpoint_every=3", "--eval_every=8"),
-)
+_OF_RUNS = "--dataset=digits", "--num_clients=6", "--clients_per_round=3", "--engine=in_process"
+_FLAGS = (*_OF_RUNS, "--checkpoint_every=3", "--eval_every=8")
 _TRAINS = (*_FLAGS, "--num_rounds=24")
-_SWEEP = ("sweep", *_FLAGS, "--algorithm=pflego,local", "--num_rounds=1", "--seeds=0")
+_SWEEP = ("sweep", *_OF_RUNS, "--algorithm=pflego,local", "--num_rounds=1", "--seeds=0")
 _ENDLESS = "--num_rounds=1000000"
 _DESCRIPTORS = (12, 16, 20, 24, 32, 48)
 _FULL, _LEFT = "full disk", "no room left within a run"
@@ -54,6 +52,10 @@ def stint_the_machine(scratch, data_dir=""):
         good = good and (code == 0 or len(lines) == 1) and (_files(kept) == said or code == 0)
         return {"what lacks": fault, "verb": name, "exit code": code}, good
 
+    place = scratch / "everything"
+    shutil.copytree(whole, place / "run")
+    for name, arguments, _ in verbs(place / "run", place):
+        yield tried("nothing", name, arguments, False, place)
     with _mounted(scratch / "small", "300k") as place:
         if place is None:
             yield {"what lacks": _LEFT, "verb": "run", "exit code": ""}, None
@@ -79,11 +81,13 @@ def stint_the_machine(scratch, data_dir=""):
     place = scratch / "few"
     for number in _DESCRIPTORS:
         for name, arguments, _ in itertools.islice(verbs(whole, place), 0, None, 3):
+            place.mkdir()
             few = lambda n=number: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n))  # noqa: E731
             yield tried(f"all but {number} descriptors", name, arguments, None, whole, few)
             shutil.rmtree(place, ignore_errors=True)
     first = start([*_FLAGS, _ENDLESS, data], scratch / "first")
     wait_for_round(first, scratch / "first", 3)
+    (scratch / "second").mkdir()
     for name, arguments, _ in verbs(scratch / "first", scratch / "second"):
         refused = name.startswith("run -")
         if name == "run":

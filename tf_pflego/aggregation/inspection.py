@@ -293,7 +293,12 @@ def _noise_of_share(simulation, before, record):
 
 def _of_secrets(simulation):
     given, urandom = [], os.urandom
-    with mock.patch.object(os, "urandom", lambda count: given.append(urandom(count)) or given[-1]):
+
+    def noted(count):
+        given.append(urandom(count))
+        return given[-1]
+
+    with mock.patch.object(os, "urandom", noted):
         states = [simulation.algorithm.init_server(simulation.federation) for _ in range(2)]
     first, second = (np.asarray(state.wrapper[0].secret) for state in states)
     if np.array_equal(first, second):
