@@ -14,6 +14,7 @@ from tf_pflego.aggregation import accounting, privacy, private, skellam
 from tf_pflego.aggregation.accounting import Accountant
 from tf_pflego.core import seeds
 from tf_pflego.core.participation import Participation
+from tf_pflego.simulation.checkpoint import CheckpointError
 from tf_pflego.simulation.simulation import Simulation
 
 NUMBERS = 200_000  # So many make the deviation of their noise known to 0.16 %.
@@ -223,6 +224,46 @@ def test_a_claim_holds_for_one_way_of_drawing_participants(tiny_model, tiny_clie
     algorithm = private_probe(tiny_model, np.ones([3, 5]), 1.0, 1.0)
     with pytest.raises(ValueError, match="must be the one for which probe was made private"):
         Simulation(algorithm, tiny_clients, Participation(3, 2), "in_process")
+
+
+def test_clients_that_take_turns_neither_leave_nor_join(tiny_model, tiny_clients):
+    """Who stays would take part more often than was counted."""
+    turns = Participation(3, 1, "cyclic")
+    algorithm = private_probe(tiny_model, np.ones([3, 5]), 1.0, 1.0, participation=turns)
+    with Simulation(algorithm, tiny_clients, turns, "in_process") as simulation:
+        with pytest.raises(ValueError, match="`participation` must not be cyclic for clients"):
+            simulation.change_clients(leave=[0], join=tiny_clients.part(0, 1))
+        simulation.run_round()
+
+
+def test_a_checkpoint_is_of_one_mechanism_and_delta_and_starts_no_other_run(
+    tiny_model, tiny_clients, tmp_path
+):
+    """A count of releases says nothing of another mechanism's privacy, and no start counts it."""
+    turns = Participation(3, 2, "cyclic")
+
+    def opened(mechanism):
+        options = {"mechanism": mechanism, "participation": turns}
+        algorithm = private_probe(tiny_model, np.ones([3, 5]), 1.0, 1.0, **options)
+        return Simulation(algorithm, tiny_clients, turns, "in_process")
+
+    with opened("gaussian") as simulation:
+        simulation.run_round()
+        simulation.save(tmp_path)
+    with opened("banded") as other, pytest.raises(CheckpointError, match="differs in claim"):
+        other.restore(tmp_path)
+    plain = probe(tiny_model, np.ones([3, 5]), 5)
+    with Simulation(plain, tiny_clients, turns, "in_process") as another:
+        with pytest.raises(ValueError, match="has a private one"):
+            another.start_from(tmp_path)
+
+
+@pytest.mark.parametrize(("delta", "warns"), [(0.34, True), (0.33, False)])
+def test_a_delta_that_shows_a_whole_client_gets_a_warning(tiny_model, delta, warns, caplog):
+    method = build_method("pflego", tiny_model)
+    settings = {"num_rounds": 3, "noise_multiplier": 1.0, "clip_norm": 1.0}
+    private.private(method, EVERYBODY, delta=delta, **settings)
+    assert ("one in 3 clients may be without any privacy" in caplog.text) == warns
 
 
 @pytest.mark.parametrize(

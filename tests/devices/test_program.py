@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests import programs
-from tests.devices.federation import Site, site_of, two_steps
+from tests.devices.federation import Site, clients_like, config_of, site_of, two_steps
 from tests.devices.test_client_directory import exchanged, same
 from tests.devices.test_requests import EVALUATE, EXCHANGE, ROUND, theta_of
 from tests.programs import Begun
 from tests.starts import ENTRY, TIMEOUT_SECONDS, begun, done, in_this_process
-from tf_pflego.devices import frames, messages
+from tf_pflego.devices import frames, messages, preview
 from tf_pflego.devices.definition import Definition
 
 KILL = "lambda *unused: os.kill(os.getpid(), signal.SIGKILL)"
@@ -53,6 +53,29 @@ def asked(link, definition, arrays, facts):
     facts, arrays = messages.unpacked(frames.ask(link, messages.packed(facts, arrays)))
     assert facts.pop("to")
     return facts, arrays
+
+
+def test_a_site_is_told_of_the_noise_and_refuses_more_epsilon_than_it_agrees_to(
+    files, tmp_path, capsys
+):
+    private = {"dp_epsilon": 4.0, "clip_norm": 1.0, "client_weights": "uniform", "num_rounds": 3}
+    definition = Definition.of(config_of(**private), {"local_steps": 2}, clients_like())
+    definition.save(tmp_path / "private.json")
+    lines = preview.promised(Site(definition, 0, tmp_path).resident, definition)
+    assert "  It is private: epsilon 4, delta 1e-05 after 3 rounds; mechanism gaussian, " in (
+        line[: line.index("bound")] for line in lines if "bound" in line
+    )
+    assert any(line.startswith("  The server is trusted with uploads: ") for line in lines)
+    flags = ["client", "--name=north", f"--data={files}/north.npz", "--check"]
+    for file, most, got in (
+        (tmp_path / "private.json", 3.9, "got 4. Raise --most_epsilon"),
+        (files / "definition.json", 3.9, "got none, since nothing is noised. Raise --most_epsilon"),
+        (tmp_path / "private.json", 4.1, None),
+    ):
+        arguments = [*flags, f"--definition={file}", f"--most_epsilon={most}"]
+        result = in_this_process(arguments, capsys)
+        assert result.returncode == (2 if got else 0), result.stderr
+        assert got is None or got in result.stderr
 
 
 @pytest.mark.thorough

@@ -335,6 +335,15 @@ def test_private_runs_say_what_is_claimed_of_them(tmp_path, without_pictures):
     assert cells[1:6] == ["2.1", "4.2", "1e-05", "local", "binomial"]
     assert len(rows) == 2
     assert "ends at epsilon 2.1" in section
+    said = text_of(section)
+    for part in (
+        "after 3 rounds, what the server has sent has user-level differential privacy with epsilon "
+        "2.1 and delta 1e-05. The unit is a client",
+        "anything else in the place of all that it uploads. The mechanism: local",
+        "The server is trusted with nothing: each client adds the noise",
+        "took part, epsilon is 4.2",
+    ):
+        assert part in said
     assert "bound of the norm" in section and "signal to noise</" not in section
     assert "privacy_" not in page
     drawn = reports.write([private], tmp_path / "png", format="png")

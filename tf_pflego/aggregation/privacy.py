@@ -1,7 +1,8 @@
 """User-level differential privacy: uploads are clipped, and their sum is noised.
 
 The mechanism hides whether a client takes part in a run at all, with all its examples, from
-everybody else who sees what the server learns and sends, which is joint differential privacy. A
+everybody else who sees what the server sends, which is joint differential privacy: towards the
+server only with the mechanism `local`, since it has all uploads before it noises their sum. A
 client's own head, features and examples never leave it; a head that is exported is not private
 towards whoever gets that file.
 

@@ -17,6 +17,7 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.data.partitions.partition import Partition
 from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.runs import partition_file, reader
+from tf_pflego.runs.resumption import is_private
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import limited_files, log, texts
 
@@ -80,7 +81,7 @@ def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
             f"`start_from` must be the output directory of a run; config.json in {directory} "
             f"cannot be read ({error}). Correct it."
         ) from error
-    if earlier.get("dp_epsilon") or earlier.get("dp_noise_multiplier"):
+    if is_private(earlier):
         raise ValueError(
             f"`start_from` must be a run without privacy, since epsilon would not count what is "
             f"released from now on; {directory} has a private one. Start anew, and add "
