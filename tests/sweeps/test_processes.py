@@ -14,6 +14,8 @@ from tests.starts import TIMEOUT_SECONDS, in_this_process
 from tests.sweeps import own
 from tests.sweeps.conftest import command, contents, made
 from tf_pflego.sweeps import store
+from tf_pflego.sweeps.processes import Process
+from tf_pflego.sweeps.run_jobs import Job
 
 pytestmark = [pytest.mark.thorough, pytest.mark.grappler]
 # The program, whose processes are forks, which need not import TensorFlow, and leave their ids. All
@@ -125,6 +127,15 @@ def test_interrupted_and_killed_on_the_way_it_comes_to_the_same(
     for process in processes_of(directory):
         wait_until_gone(process)
     assert not list(directory.rglob(".lock"))
+
+
+def test_a_process_that_was_told_to_end_begins_no_job(tmp_path):
+    """Its thread may have taken a job just before the sweep was interrupted."""
+    outcomes, process = [], Process(tmp_path, 1, "")
+    process.end()
+    process.make(Job("a", None, {"algorithm": "local", "dataset": "none"}, [0]), outcomes.append)
+    process.close()
+    assert outcomes == []
 
 
 def test_a_process_whose_sweep_has_ended_makes_no_run(tmp_path):

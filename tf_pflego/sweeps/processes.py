@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -28,22 +29,27 @@ class Process:
         self._arguments = [str(root), str(cores), str(os.getpid()), source]
         self._log = open(root / run_jobs.LOG, "ab")
         self._process: Any = None
+        # Its thread may be about to start a process when the sweep ends it.
+        self._starting, self._has_ended = threading.Lock(), False
 
     def make(self, job: Job, tell: Tell) -> None:
         """Makes a job; if the process ends on the way, the runs that are left have failed."""
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tf_pflego.sweeps.run_jobs", *self._arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                text=True,
-                bufsize=1,  # It sends each line.
-                start_new_session=True,  # Ctrl-C is for the sweep, which then ends this process.
-            )
+        with self._starting:
+            if self._has_ended:
+                return
+            if self._process is None or self._process.poll() is not None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "tf_pflego.sweeps.run_jobs", *self._arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._log,
+                    text=True,
+                    bufsize=1,  # It sends each line.
+                    start_new_session=True,  # Ctrl-C is for the sweep, which ends this process.
+                )
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(job, default=place_of) + "\n")
         left = list(job.seeds)
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(job, default=place_of) + "\n")
         for line in self._process.stdout:
             answer = json.loads(line)
             if answer is None:
@@ -56,10 +62,12 @@ class Process:
 
     def end(self) -> None:
         """Tells the process to end; a run in it writes a checkpoint first."""
-        if self._process is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()  # One without a job ends by it at once.
-            self._process.terminate()
+        with self._starting:
+            self._has_ended = True
+            if self._process is not None:
+                with contextlib.suppress(OSError):
+                    self._process.stdin.close()  # One without a job ends by it at once.
+                self._process.terminate()
 
     def close(self) -> None:
         """Waits for the end of the process, and forces it."""
