@@ -42,8 +42,8 @@ from attack_calls import right_calls
 import tf_pflego as pfl
 from tf_pflego import main as program
 from tf_pflego.program import terminal
-from tf_pflego.runs.training import source_commit
 from tf_pflego.system import errors
+from tf_pflego.system.source import source_commit
 
 SECONDS, BYTES = 300, 2**30  # Only what hangs takes so long, also on a slow machine.
 SECRET, MARKUP = "the content of a file elsewhere", "<b id=attack>"

@@ -192,14 +192,14 @@ def main():
     options = parser.parse_args()
 
     from tf_pflego.program import terminal
-    from tf_pflego.runs import training
     from tf_pflego.sweeps import runner, store
+    from tf_pflego.system import source
 
     runner.refuse_changed(RESULT)
     revision = ["git", "-C", options.pfllib, "rev-parse", "--short=12", "HEAD"]
     commits = {
         "pfllib": subprocess.check_output(revision, text=True).strip(),
-        "commit": training.source_commit(),
+        "commit": source.source_commit(),
     }
     rows = []
     for name, twin in METHODS.items():

@@ -21,7 +21,7 @@ from drill_runs import ROOT, end, finish, rounds_of, start
 from local_cluster import LocalCluster, processes_of
 
 from tf_pflego.algorithms import REGISTRY
-from tf_pflego.runs.training import source_commit
+from tf_pflego.system.source import source_commit
 
 _ROUNDS, _SHARDS = 24, 2
 _ON_RAY = ("--engine=ray", "--ray_address=auto", "--dataset=digits")

@@ -28,7 +28,7 @@ import sys
 import tempfile
 
 from tf_pflego.program import terminal
-from tf_pflego.runs.training import source_commit
+from tf_pflego.system.source import source_commit
 
 # name -> function. It takes a directory and its options by name, and yields (a row of the table,
 # whether the end is as it must be); the second is None where nothing was tried.

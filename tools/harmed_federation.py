@@ -20,8 +20,9 @@ from drill_runs import rounds_of
 
 from tf_pflego import main
 from tf_pflego.devices import frames, messages, server
-from tf_pflego.runs import build
+from tf_pflego.runs import loading
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.plan import Plan
 
 NAMES = tuple("abcde")
 # Modules of programs are imported once; each process is a copy of one that has run nothing.
@@ -51,8 +52,8 @@ class HarmedFederation:
         self.run, self.starts = directory / "run", 0
         self._sockets.mkdir(mode=0o700, parents=True)
         config = RunConfig(**settings, engine="devices", client_names=",".join(NAMES))
-        server.define(config).save(directory / "definition.json")
-        whole = build.load_clients(dataclasses.replace(config, label_space="global"))
+        server.define(Plan.of(config)).save(directory / "definition.json")
+        whole = loading.load_clients(dataclasses.replace(config, label_space="global"))
         for number, name in enumerate(NAMES):
             arrays = {}
             for split, of_all in whole.splits.items():

@@ -11,6 +11,7 @@ from tf_pflego.devices.client import Resident
 from tf_pflego.devices.client_directory import Journal
 from tf_pflego.devices.definition import Definition
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.plan import Plan
 
 NAMES = ("north", "south", "east")
 SEED = 4
@@ -50,10 +51,15 @@ def config_of(**settings):
     )
 
 
+def planned(config, **hyper_parameters):
+    """Returns the plan of a run whose clients stand in for those of the federation."""
+    return Plan.of(config, clients=clients_like(), **hyper_parameters)
+
+
 @functools.cache
 def two_steps():
     """The definition of a federation whose clients take two steps in a round."""
-    return Definition.of(config_of(), {"local_steps": 2}, clients_like())
+    return Definition.of(planned(config_of(), local_steps=2))
 
 
 class Site:

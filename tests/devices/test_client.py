@@ -13,6 +13,7 @@ from tf_pflego.devices.client_export import StoredClient
 from tf_pflego.devices.definition import Definition
 from tf_pflego.engines.tracing import served_leaves_read
 from tf_pflego.runs import build
+from tf_pflego.runs.plan import Plan
 
 SMALL = {
     "pflego": ({}, {"local_steps": 3}),
@@ -76,7 +77,7 @@ def test_it_gives_the_bits_of_a_simulation(method, tmp_path):
     config = config_of(algorithm=method, **settings)
     of_clients = {key: settings[key] for key in settings.keys() & {"label_space", "class_mask"}}
     clients = clients_like(uniform="client_weights" in settings, **of_clients)
-    definition = Definition.of(config, hyper_parameters, clients)
+    definition = Definition.of(Plan.of(config, clients=clients, **hyper_parameters))
     definition.save(tmp_path / "definition.json")
     definition = Definition.load(tmp_path / "definition.json")
     given = "of a site's own" if network is None else ""

@@ -9,13 +9,22 @@ import pytest
 
 import tf_pflego as pfl
 from tests.data.tables import schools
-from tests.devices.federation import NAMES, Site, clients_like, config_of, site_of, two_steps
+from tests.devices.federation import (
+    NAMES,
+    Site,
+    clients_like,
+    config_of,
+    planned,
+    site_of,
+    two_steps,
+)
 from tf_pflego.devices import preview
 from tf_pflego.devices.client import Resident
 from tf_pflego.devices.client_directory import Journal
 from tf_pflego.devices.definition import Definition, DefinitionError
-from tf_pflego.runs import build
+from tf_pflego.runs import build, loading
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.plan import Plan
 
 
 @pytest.fixture
@@ -28,10 +37,10 @@ def test_it_is_known_by_all_that_it_says(definition, tmp_path):
     again = Definition.load(tmp_path / "definition.json")
     assert again.identity == definition.identity
     assert again.clients == NAMES
-    named = Definition.of(config_of(), {"local_steps": 2}, clients_like(), name="hospitals")
+    named = Definition.of(planned(config_of(), local_steps=2), name="hospitals")
     assert (named.dataset, definition.dataset) == ("hospitals", "custom")
-    other = Definition.of(config_of(seed=5), {"local_steps": 2}, clients_like())
-    longer = Definition.of(config_of(num_rounds=900), {"local_steps": 2}, clients_like())
+    other = Definition.of(planned(config_of(seed=5), local_steps=2))
+    longer = Definition.of(planned(config_of(num_rounds=900), local_steps=2))
     assert other.identity != definition.identity == longer.identity
 
 
@@ -77,7 +86,7 @@ def test_a_file_that_says_something_else_is_refused(definition, tmp_path, name, 
 @pytest.mark.parametrize(("name", "value"), [("attack", "noise"), ("new_clients", 1)])
 def test_what_is_of_a_simulation_alone_is_refused(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be another for clients on machines"):
-        Definition.of(config_of(**{name: value}), {}, clients_like())
+        Definition.of(planned(config_of(**{name: value})))
 
 
 def test_the_server_has_clients_without_examples(definition):
@@ -130,7 +139,7 @@ def test_labels_may_be_names_of_classes():
     every = {key: np.concatenate([site_of(k)[key] for k in range(3)]) for key in named[0]}
     pairs = ([(every[f"{one}_examples"], every[f"{one}_labels"])] for one in ("train", "test"))
     sample = pfl.from_arrays(*pairs, class_names=names)
-    definition = Definition.of(config_of(clients_per_round=1), {}, sample, ["x", "y"])
+    definition = Definition.of(Plan.of(config_of(clients_per_round=1), clients=sample), ["x", "y"])
     client = definition.client("y", named[1])
     assert client.class_names_of(0) == ("bee", "cat")
     assert definition.algorithm().model.num_classes == 4
@@ -149,8 +158,8 @@ def test_a_table_of_a_sites_rows(tmp_path):
         table=table, client_column="School", label_column="Passed", feature_columns="Sex,SES",
         clients_per_round=2, small_clients="drop", min_rows=6, network="mlp",
     )  # fmt: skip
-    clients = build.load_clients(config)
-    definition = Definition.of(config, {}, clients)
+    clients = loading.load_clients(config)
+    definition = Definition.of(Plan.of(config, clients=clients))
     definition.save(tmp_path / "definition.json")
     definition = Definition.load(tmp_path / "definition.json")
     name = clients.client_names[1]
@@ -183,7 +192,7 @@ def test_a_table_of_a_sites_rows(tmp_path):
     ],
 )
 def test_it_is_said_of_uploads_of_every_kind(method, uploads, tmp_path):
-    definition = Definition.of(config_of(algorithm=method), {}, clients_like())
+    definition = Definition.of(planned(config_of(algorithm=method)))
     lines = preview.promised(Site(definition, 0, tmp_path).resident, definition)
     (line,) = [line for line in lines if "it sends" in line]
     sent = re.sub(r"body/(mlp/)?dense(_\d+)?", "body/dense", line)

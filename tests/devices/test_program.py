@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import programs
-from tests.devices.federation import Site, clients_like, config_of, site_of, two_steps
+from tests.devices.federation import Site, config_of, planned, site_of, two_steps
 from tests.devices.test_client_directory import exchanged, same
 from tests.devices.test_requests import EVALUATE, EXCHANGE, ROUND, theta_of
 from tests.programs import Begun
@@ -59,7 +59,7 @@ def test_a_site_is_told_of_the_noise_and_refuses_more_epsilon_than_it_agrees_to(
     files, tmp_path, capsys
 ):
     private = {"dp_epsilon": 4.0, "clip_norm": 1.0, "client_weights": "uniform", "num_rounds": 3}
-    definition = Definition.of(config_of(**private), {"local_steps": 2}, clients_like())
+    definition = Definition.of(planned(config_of(**private), local_steps=2))
     definition.save(tmp_path / "private.json")
     lines = preview.promised(Site(definition, 0, tmp_path).resident, definition)
     assert "  It is private: epsilon 4, delta 1e-05 after 3 rounds; mechanism gaussian, " in (

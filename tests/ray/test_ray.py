@@ -26,7 +26,7 @@ from tests.runs.test_tensorboard import assert_same_as_metrics
 from tests.starts import ROOT, started_program
 from tf_pflego import engines
 from tf_pflego.program import failures
-from tf_pflego.runs.build import load_clients
+from tf_pflego.runs.loading import load_clients
 
 ray = pytest.importorskip("ray", reason="Ray is optional")
 

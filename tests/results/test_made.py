@@ -126,8 +126,8 @@ def test_the_program_prints_a_flag_file_of_any_cell(capsys, tmp_path):
     result = done(["sweep", f"{file}:local_steps", *flags], capsys)
     path.write_text(result.stdout, encoding="utf-8")
     (cell,) = [c for c in pflego.local_steps.planned if c.name == "omniglot_fedrecon_tau25"]
-    run_config, hyper_parameters, _ = parsed(f"--flagfile={path}")
-    settings = vars(run_config) | hyper_parameters
+    plan, _ = parsed(f"--flagfile={path}")
+    settings = vars(plan.settings) | plan.of_method
     assert {name: settings[name] for name in cell.settings} == cell.settings
 
 

@@ -13,7 +13,7 @@ from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Sums
 from tf_pflego.program import flags as program_flags
-from tf_pflego.runs import aggregation_settings, build, training
+from tf_pflego.runs import aggregation_settings, build, loading, training
 from tf_pflego.runs.config import PARTS, RunConfig
 from tf_pflego.runs.run_directory import RunDirectoryError
 
@@ -23,7 +23,7 @@ def config_of(digits_dir, **changed):
 
 
 def test_dirichlet_merges_and_splits_inside_each_client_and_clients_may_count_alike(digits_dir):
-    clients = build.load_clients(
+    clients = loading.load_clients(
         config_of(digits_dir, partition="dirichlet", min_examples=20, label_space="global")
     )
     train, test = clients.train.sizes, clients.test.sizes
@@ -31,9 +31,9 @@ def test_dirichlet_merges_and_splits_inside_each_client_and_clients_may_count_al
     assert np.abs(test - (train + test) / 4).max() < 1
     assert (train + test).min() >= 20
     assert clients.num_classes.tolist() == [10] * 10
-    clients = build.load_clients(config_of(digits_dir, client_weights="uniform"))
+    clients = loading.load_clients(config_of(digits_dir, client_weights="uniform"))
     assert clients.client_weights.tolist() == [np.float32(0.1)] * 10
-    assert build.load_clients(config_of(digits_dir)).client_weights.std() > 0
+    assert loading.load_clients(config_of(digits_dir)).client_weights.std() > 0
 
 
 def test_quantities_are_learnt_as_the_settings_say():

@@ -15,6 +15,7 @@ from tests.runs.resumed import ROUNDS, contents, outcome, resume
 from tests.starts import assert_refused
 from tf_pflego.runs import build
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.plan import Plan
 from tf_pflego.runs.run_directory import RunDirectory
 from tf_pflego.simulation.checkpoint import CheckpointError
 from tf_pflego.system import durable
@@ -70,7 +71,8 @@ def test_wherever_a_file_is_cut_off_or_changed_no_wrong_state_is_taken(
     for entry in [newest["server"], *newest["clients"]]:
         assert "-7." in entry["file"]  # The checkpoint of round 6 does not need it.
         files[f"checkpoints/{entry['file']}"] = {6}
-    with build.build_simulation(RunConfig(**own), **others) as simulation:
+    plan = Plan.of(RunConfig(**own | {"output_dir": str(copy), "resume": True}), **others)
+    with build.simulation_of(plan) as simulation:
         states = {}
         for number in range(1, ROUNDS + 1):
             simulation.run_round()
@@ -86,7 +88,7 @@ def test_wherever_a_file_is_cut_off_or_changed_no_wrong_state_is_taken(
                     (copy / written).write_bytes(whole[pathlib.Path(written)])
                 (copy / name).write_bytes(content)
                 try:
-                    directory = RunDirectory(copy, newest["configuration"], resume=True)
+                    directory = RunDirectory(plan)
                 except CheckpointError as error:
                     assert "all are damaged" in str(error)
                     seen.add(None)

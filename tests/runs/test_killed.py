@@ -10,6 +10,7 @@ import signal
 
 import pytest
 
+from tests.runs.directories import run_directory_in
 from tests.runs.resumed import (
     FINISHED,
     SMALL,
@@ -31,7 +32,7 @@ from tests.starts import (
     wait_for_rounds,
 )
 from tf_pflego.runs import run_directory
-from tf_pflego.runs.run_directory import RunDirectory, RunDirectoryError
+from tf_pflego.runs.run_directory import RunDirectoryError
 
 
 @pytest.mark.thorough
@@ -190,7 +191,7 @@ def test_a_new_run_takes_the_place_of_the_old_one_whatever_interrupts_it(tmp_pat
                 (directory / name).write_text(text)
 
         def use(output=output):
-            RunDirectory(output, {}, overwrite=True).close()
+            run_directory_in(output, overwrite=True).close()
 
         killed = killed_before(point, output, use)
         summary = texts(output).get("summary.json", "none")
@@ -209,16 +210,16 @@ def test_a_new_run_takes_the_place_of_the_old_one_whatever_interrupts_it(tmp_pat
 
 
 def test_a_directory_in_use_is_refused_and_a_dead_users_is_not(tmp_path):
-    directory = RunDirectory(tmp_path / "run", {})
+    directory = run_directory_in(tmp_path / "run")
     with pytest.raises(RunDirectoryError, match="must not be in use"):
-        RunDirectory(tmp_path / "run", {}, overwrite=True)
+        run_directory_in(tmp_path / "run", overwrite=True)
     directory.close()
     assert not list(tmp_path.iterdir())  # Nothing is left where nothing was run.
-    killed_before(6, tmp_path, lambda: RunDirectory(tmp_path / "run", {}))
+    killed_before(6, tmp_path, lambda: run_directory_in(tmp_path / "run"))
     (tmp_path / "run").mkdir(exist_ok=True)
     (tmp_path / "run" / ".lock").touch()
     with open(tmp_path / "run" / ".lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with pytest.raises(RunDirectoryError, match="must not be in use"):
-            RunDirectory(tmp_path / "run", {})
-    RunDirectory(tmp_path / "run", {}).close()
+            run_directory_in(tmp_path / "run")
+    run_directory_in(tmp_path / "run").close()

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tf_pflego.runs import build
+from tf_pflego.runs import loading
 from tf_pflego.runs.run_directory import RunDirectoryError
 
 SETTINGS = {
@@ -52,7 +52,7 @@ def _trained(place, digits_dir, **settings):
 
 def test_it_learns_what_a_run_with_that_model_does(run, digits_dir):
     config = pfl.RunConfig(**SETTINGS, data_dir=str(digits_dir), num_rounds=2)
-    clients = build.load_clients(config)
+    clients = loading.load_clients(config)
     model = pfl.SplitModel(body(1), int(clients.num_classes.max()))
     with pfl.build_simulation(config, clients, model, local_steps=3) as expected:
         for _ in range(2):

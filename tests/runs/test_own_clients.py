@@ -12,7 +12,7 @@ import tf_pflego as pfl
 from tests.runs.resumed import records_of
 from tf_pflego.core import statistic_names
 from tf_pflego.reports import stored
-from tf_pflego.runs import build
+from tf_pflego.runs import loading
 from tf_pflego.runs.progress import result_table
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.evaluation import summarize
@@ -132,7 +132,7 @@ def test_files_have_who_the_clients_are_and_what_was_run(finished, tmp_path):
 
 def test_a_dataset_that_was_loaded_for_the_run_is_no_own_clients(digits_dir, tmp_path):
     config = config_of(tmp_path / "run", data_dir=digits_dir, num_clients=6, num_rounds=1)
-    clients = build.load_clients(config)
+    clients = loading.load_clients(config)
     pfl.run(config, clients=clients, local_steps=1)
     told = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (told["partition"], told["personalization"]) == ("auto", "high")

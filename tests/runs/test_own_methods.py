@@ -17,7 +17,8 @@ from tests.starts import ROOT, assert_refused, done, in_this_process
 from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods
 from tf_pflego.core import nests, settings
-from tf_pflego.runs import build, methods, training
+from tf_pflego.runs import build, plan, training
+from tf_pflego.runs.plan import Plan
 from tf_pflego.runs.run_directory import RunDirectoryError
 
 PAGE = (ROOT / "docs" / "own_method.md").read_text(encoding="utf-8")
@@ -301,10 +302,10 @@ def test_the_checksum_is_of_what_the_builder_uses(tmp_path):
 
 
 def test_no_argument_of_a_run_can_be_a_hyper_parameter():
-    functions = training.run, build.build_simulation, training.refuse_early
+    functions = training.run, build.build_simulation, Plan.of
     for function in (*functions, algorithms.build):
-        names = {*inspect.signature(function).parameters} - {"hyper_parameters"}
-        assert names <= methods._TAKEN
+        names = {*inspect.signature(function).parameters} - {"hyper_parameters", "settings"}
+        assert names <= plan._TAKEN
 
 
 def test_the_page_has_all_functions_on_nests():

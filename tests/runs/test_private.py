@@ -44,9 +44,9 @@ def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, t
         arguments = [*flags, f"--output_dir={output}"]
         program_flags.define_flags(values := absl.flags.FlagValues(), arguments)
         values(["program", *arguments])
-        run_config, hyper_parameters, _ = program_flags.from_flags(values)
+        plan, _ = program_flags.from_flags(values)
         with pytest.raises(KeyboardInterrupt):
-            pfl.run(run_config, stop, **hyper_parameters)
+            pfl.run(plan.settings, stop, **plan.of_method)
     assert list((output / "checkpoints").glob("checkpoint-[2-6].json"))
     copy.mkdir()
     for path, content in contents(output).items():

@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from tf_pflego.runs.training import source_commit
 from tf_pflego.sweeps.runner import refuse_changed
+from tf_pflego.system.source import source_commit
 
 
 def test_source_commit_is_the_packages_own(tmp_path):

@@ -6,9 +6,10 @@ import re
 import numpy as np
 import pytest
 
+from tests.runs.directories import run_directory_in
 from tests.starts import SMALL, program
 from tf_pflego.devices.client_directory import Journal
-from tf_pflego.runs.run_directory import RunDirectory, RunDirectoryError
+from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.serving import export
 from tf_pflego.simulation.checkpoint import Checkpoints
 
@@ -72,7 +73,7 @@ def test_a_run_does_not_replace_what_no_run_wrote(name, tmp_path):
     np.savez(tmp_path / "partition.npz", class_counts=np.ones([1, 2]))  # As runs write it.
     laid, there = lay(tmp_path / name)
     with pytest.raises(RunDirectoryError, match=r"Remove it, or"):
-        RunDirectory(tmp_path, {}, overwrite=True)
+        run_directory_in(tmp_path, overwrite=True)
     assert there() == laid
 
 
@@ -80,13 +81,13 @@ def test_a_run_does_not_replace_what_no_run_wrote(name, tmp_path):
 def test_a_file_of_another_program_is_not_replaced(name, tmp_path):
     (tmp_path / name).write_text('{"hidden_size": 768}')
     with pytest.raises(RunDirectoryError, match=rf"{name} is of none. Remove it"):
-        RunDirectory(tmp_path, {}, overwrite=True)
+        run_directory_in(tmp_path, overwrite=True)
 
 
 def test_a_file_beside_the_lock_has_its_name(tmp_path):
     (tmp_path / ".lock").write_text("numpy==2.0\n")
     with pytest.raises(RunDirectoryError, match=r"no file of a lock: remove it"):
-        RunDirectory(tmp_path, {})
+        run_directory_in(tmp_path)
     assert (tmp_path / ".lock").read_text() == "numpy==2.0\n"
 
 

@@ -10,7 +10,7 @@ import tf_pflego as pfl
 from tests.data.tables import schools
 from tests.runs.resumed import contents
 from tests.starts import assert_refused, code_of, done, in_this_process
-from tf_pflego.runs import build
+from tf_pflego.runs import loading
 from tf_pflego.runs.run_directory import RunDirectoryError
 
 pytestmark = pytest.mark.usefixtures("traced_once")
@@ -117,4 +117,4 @@ def test_given_clients_keep_their_preprocessing_and_training_rows_validate(table
     assert json.loads((tmp_path / "given" / "config.json").read_text())["task"] == "regression"
     columns = {"client_column": "School", "label_column": "MathAch", "feature_columns": "SES"}
     config = pfl.RunConfig(table=table, **columns, task="regression", validation_fraction=0.25)
-    assert build.load_clients(config).validation.sizes.tolist() == [2, 1, 4, 2]
+    assert loading.load_clients(config).validation.sizes.tolist() == [2, 1, 4, 2]

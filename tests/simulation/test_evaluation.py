@@ -16,7 +16,7 @@ from tests.oracles.averaging import local_steps
 from tf_pflego import data
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import Dataset, Examples
-from tf_pflego.runs import build
+from tf_pflego.runs import loading
 from tf_pflego.runs.client_table import client_columns
 from tf_pflego.runs.progress import result_table
 from tf_pflego.simulation.evaluation import Evaluation, summarize
@@ -201,7 +201,7 @@ def clients(digits_dir):
     config = pfl.RunConfig(
         data_dir=digits_dir, num_clients=10, permuted_clients=0.3, shifted_clients=0.5
     )
-    return build.load_clients(config)
+    return loading.load_clients(config)
 
 
 def of_groups(clients):

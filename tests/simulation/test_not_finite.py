@@ -16,8 +16,7 @@ from tests.models.body.bodies import layers, sequential
 from tf_pflego import algorithms, models
 from tf_pflego.core.participation import Participation
 from tf_pflego.models import networks
-from tf_pflego.runs import build as building
-from tf_pflego.runs import training
+from tf_pflego.runs import loading, training
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.simulation.simulation import Simulation
@@ -188,7 +187,7 @@ def strict(text):
 
 def test_the_files_of_a_run_are_json_and_its_summary_counts(digits_dir, tmp_path, monkeypatch):
     """Client 3 explodes: it is left out whenever it is drawn, and the training loss is infinite."""
-    load = building.load_clients
+    load = loading.load_clients
 
     def exploding(run_config, directory):
         clients = load(run_config, directory)
@@ -201,7 +200,7 @@ def test_the_files_of_a_run_are_json_and_its_summary_counts(digits_dir, tmp_path
             splits.append(dataclasses.replace(split, examples=examples))
         return dataclasses.replace(clients, train=splits[0], test=splits[1])
 
-    monkeypatch.setattr(building, "load_clients", exploding)
+    monkeypatch.setattr(loading, "load_clients", exploding)
     how = {"num_clients": 5, "clients_per_round": 3, "num_rounds": 4, "train_loss_every": 1}
     places = {"data_dir": digits_dir, "engine": "in_process", "output_dir": str(tmp_path)}
     run_config = RunConfig(**how, **places)

@@ -6,7 +6,7 @@ import pytest
 import tf_pflego as pfl
 from tests.sweeps.own import build_mine
 from tf_pflego.sweeps.choice import settings_tried
-from tf_pflego.sweeps.definition import configured
+from tf_pflego.sweeps.definition import plan_of
 
 RATES = {"client_learning_rate": [0.003, 0.01, 0.03]}
 
@@ -105,9 +105,9 @@ def test_a_choice_holds_out_a_fifth_with_the_settings_of_tuning_alone():
     experiment = pfl.Experiment([{}], RATES | {"num_rounds": 9}, tuning={"num_rounds": 3})
     (cell,) = experiment.planned
     settings = experiment.settings_of_trial(cell, {"client_learning_rate": 0.01})
-    config = configured(settings)["run_config"]
+    config = plan_of(settings).settings
     assert (config.num_rounds, config.validation_fraction, config.engine) == (3, 0.2, "in_process")
-    assert configured(cell.settings)["run_config"].validation_fraction == 0
+    assert plan_of(cell.settings).settings.validation_fraction == 0
 
 
 def test_a_method_of_the_users_own_is_a_cell_like_others():
@@ -115,7 +115,7 @@ def test_a_method_of_the_users_own_is_a_cell_like_others():
     assert [(cell.name, cell.label) for cell in cells] == [("mine", "mine"), ("fedavg", "fedavg")]
     assert cells[0].algorithm == "own.py:build_mine"
     assert cells[0].choices == {"pull": (0.1, 0.2)}
-    assert configured(cells[0].settings | {"pull": 0.2})["pull"] == 0.2
+    assert plan_of(cells[0].settings | {"pull": 0.2}).hyper_parameters.pull == 0.2
 
 
 def test_ranges_have_the_type_of_their_setting():

@@ -5,8 +5,9 @@ import stat
 
 import pytest
 
+from tests.runs.directories import run_directory_in
 from tf_pflego.runs import run_directory
-from tf_pflego.runs.run_directory import RunDirectory, RunDirectoryError
+from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving import export
 from tf_pflego.simulation import feature_files
@@ -72,7 +73,7 @@ def test_a_lock_is_no_link(kind, target, tmp_path):
         DirectoryLock(directory)
     assert not isinstance(raised.value, InUseError)
     with pytest.raises(RunDirectoryError, match=r"directory that can be written; .* a link"):
-        RunDirectory(directory, {})
+        run_directory_in(directory)
 
 
 def test_a_lock_is_its_owners_alone(tmp_path):
@@ -117,7 +118,7 @@ def test_a_run_has_no_links(kind, how, target, tmp_path):
         with pytest.raises(
             RunDirectoryError, match=f"{name} is (a link|of another kind). Remove it"
         ):
-            RunDirectory(directory, {}, **how)
+            run_directory_in(directory, **how)
         assert os.listdir(directory) == [name]
 
 

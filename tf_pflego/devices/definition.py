@@ -28,7 +28,9 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.data.split import ClientSplit
 from tf_pflego.models import networks
 from tf_pflego.models.divided import divided
-from tf_pflego.runs import aggregation_settings, build, config, methods
+from tf_pflego.runs import aggregation_settings, build, config
+from tf_pflego.runs.model_facts import ModelFacts
+from tf_pflego.runs.plan import Plan
 from tf_pflego.system import durable, limited_files, texts, values
 
 FORMAT = 1
@@ -51,7 +53,7 @@ class Definition:
     settings: Mapping[str, Any]  # those of the run that a client needs
     hyper_parameters: Mapping[str, Any]  # all of the method's
     clients: tuple[str, ...]  # their names, in the order of their ids
-    facts: Mapping[str, Any]  # what the model is told of all clients: `build.ModelFacts`
+    facts: Mapping[str, Any]  # what the model is told of all clients: `ModelFacts`
     example_dtype: str  # uint8, float32 or int32, as examples are stored
     class_names: tuple[str, ...] | None = None
     preprocessing: Mapping[str, Any] | None = None  # what the columns of a table become
@@ -83,29 +85,23 @@ class Definition:
         _ = self.participation, self.model_facts, self._preprocessing()  # They check themselves.
 
     @classmethod
-    def of(
-        cls,
-        run_config: config.RunConfig,
-        hyper_parameters: Mapping[str, Any],
-        clients_like: ClientData,
-        names: Sequence[str] | None = None,
-        name: str = "",
-    ) -> Definition:
+    def of(cls, plan: Plan, names: Sequence[str] | None = None, name: str = "") -> Definition:
         """Returns the definition of the federation that a run describes, with a name of its own.
 
-        `clients_like` stand in for the real clients: of them only the shapes, the classes, the
+        The plan's clients stand in for the real ones: of them only the shapes, the classes, the
         preprocessing and the moments of quantities are told, and their names if there are none.
         """
-        method = methods.method_of(run_config)
+        run_config, clients = plan.settings, plan.clients
+        if clients is None:
+            raise ValueError("`clients` must be given for a definition; got none. Load them.")
         unfit = {"attack": run_config.attack != "none", "new_clients": run_config.new_clients > 0}
-        for one, is_unfit in (unfit | {"algorithm": method.is_own}).items():
+        for one, is_unfit in (unfit | {"algorithm": plan.method.is_own}).items():
             if is_unfit:
                 raise ValueError(
                     f"`{one}` must be another for clients on machines of their own, to whom no "
                     f"code is sent and whom no simulation makes; got {getattr(run_config, one)}. "
                     f"Leave `{one}` out."
                 )
-        clients = clients_like
         if names is None:
             names = [clients.name_of(client) for client in range(clients.num_clients)]
         settings = {name: getattr(run_config, name) for name in sorted(_SETTINGS)}
@@ -115,13 +111,13 @@ class Definition:
         settings["label_space"] = clients.label_space
         if not aggregation_settings.is_private(run_config):
             del settings["num_rounds"]  # There may be more of them than were thought of.
-        facts = build.ModelFacts.of(run_config, clients, clients.num_global_classes)
+        facts = build.facts_of(plan, clients, clients.num_global_classes)
         columns, rows = clients.preprocessing, names_with(Role.ROWS, config.RunConfig)
         return cls(
             version.__version__,
             name or clients.dataset,
             settings,
-            build.all_hyper_parameters(run_config, method, hyper_parameters),
+            plan.of_method,
             tuple(names),
             facts._asdict(),
             clients.train.examples.dtype.name,
@@ -197,14 +193,13 @@ class Definition:
             settings = dataclasses.replace(settings, network=network)
             model = divided(build.network_model(settings, facts))
         method = algorithms.method_of(settings.algorithm)
-        return build.algorithm_of(
-            settings, facts, self.participation, method, self.hyper_parameters, model
-        )
+        plan = Plan(settings, method, algorithms.check(method, dict(self.hyper_parameters)))
+        return build.algorithm_of(plan, facts, self.participation, model)
 
     @functools.cached_property
-    def model_facts(self) -> build.ModelFacts:
+    def model_facts(self) -> ModelFacts:
         """The facts about all clients that the model needs, checked."""
-        facts = build.ModelFacts(**self.facts)
+        facts = ModelFacts(**self.facts)
         values.one_of("task", facts.task, tasks.TASKS)
         for name in ("num_classes", "num_global_classes", "most_examples"):
             values.whole(name, self.facts[name], 1)

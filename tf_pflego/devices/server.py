@@ -3,41 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tf_pflego import data
 from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.server_links import DeviceOptions, Links
-from tf_pflego.runs import build, config, device_settings, settings_read, training
+from tf_pflego.runs import callbacks as callbacks_lib
+from tf_pflego.runs import device_settings, loading, settings_read, training
 from tf_pflego.runs.callbacks import Callback
+from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.model_facts import Elsewhere
+from tf_pflego.runs.plan import Plan
 from tf_pflego.simulation.checkpoint import KEPT
 from tf_pflego.system import log
 
 
-def define(
-    run_config: config.RunConfig,
-    clients_like: data.ClientData | None = None,
-    name: str = "",
-    **hyper_parameters: Any,
-) -> Definition:
+def define(plan: Plan, name: str = "") -> Definition:
     """Returns what the server and all clients of a federation have to agree on.
 
     Args:
-      run_config: The run; its `client_names` are the clients.
-      clients_like: Clients that stand in for the real ones; None for the clients that the run has
-        in a simulation. Only their shapes, classes and preprocessing of tables are used.
+      plan: The run; its `client_names` are the clients. Its own clients, if it has some, stand in
+        for the real ones, or else those that it has in a simulation. Only their shapes, classes and
+        preprocessing of tables are used.
       name: The name of the federation; empty for the data's.
-      **hyper_parameters: The method's; those left out keep their defaults.
     """
-    names = device_settings.names_of(run_config)
-    if clients_like is None:
-        clients_like = build.load_clients(settings_read.changed(run_config, engine="in_process"))
-    return Definition.of(run_config, hyper_parameters, clients_like, names, name)
+    names = device_settings.names_of(plan.settings)
+    if plan.clients is None:
+        simulated = settings_read.changed(plan.settings, engine="in_process")
+        plan = dataclasses.replace(plan, clients=loading.load_clients(simulated))
+    return Definition.of(plan, names, name)
 
 
 def serve(
-    run_config: config.RunConfig,
+    run_config: RunConfig,
     on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
     between_steps: Callable[[], None] = lambda: None,
     callbacks: Sequence[Callback] = (),
@@ -60,31 +59,39 @@ def serve(
     Returns:
       The summary; see `run`.
     """
-    if definition is None:
-        definition = define(run_config, **hyper_parameters)
+    plan = Plan.of(run_config, **hyper_parameters)
+    return train(plan, definition or define(plan), callbacks, between_steps, on_clients)
+
+
+def train(
+    plan: Plan,
+    definition: Definition,
+    callbacks: Sequence[Callback] = (),
+    between_steps: Callable[[], None] = lambda: None,
+    on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
+) -> dict[str, Any]:
+    """Trains as it was planned with clients that have the definition; see `serve`."""
+    settings = plan.settings
     options = DeviceOptions(
-        run_config.sockets,
+        settings.sockets,
         tuple(definition.clients),
         definition.identity,
-        run_config.client_weights == "examples",
-        run_config.round_deadline,
-        run_config.min_reports,
+        settings.client_weights == "examples",
+        settings.round_deadline,
+        settings.min_reports,
         definition.participation.clients_per_round,
-        run_config.spare_clients,
+        settings.spare_clients,
         # The oldest checkpoint that stays is of at most so many rounds ago.
-        max(1, run_config.checkpoint_every * (KEPT + 1)),
+        max(1, settings.checkpoint_every * (KEPT + 1)),
     )
     log.info(f"the definition is {definition.identity}")
     with contextlib.closing(Links(options, between_steps)) as links:
         links.wait_for(len(definition.clients), known=True)
-        summary = training.run(
-            run_config,
-            clients=definition.server_clients(links.examples),
-            between_steps=between_steps,
-            on_clients=on_clients,
-            callbacks=callbacks,
-            elsewhere=build.Elsewhere(definition.model_facts, links),
-            **hyper_parameters,
+        elsewhere = Elsewhere(definition.model_facts, links)
+        clients = definition.server_clients(links.examples)
+        served = dataclasses.replace(plan, clients=clients, elsewhere=elsewhere)
+        summary = training.train(
+            served, callbacks_lib.checked(callbacks), between_steps, on_clients
         )
         links.tell_the_end()
     return summary

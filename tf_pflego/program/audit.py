@@ -18,6 +18,7 @@ from tf_pflego.program.failures import RefutedError
 from tf_pflego.program.run_options import StoredRunOptions
 from tf_pflego.runs import aggregation_settings, methods, settings_read
 from tf_pflego.runs import build as build_lib
+from tf_pflego.runs.plan import Plan
 from tf_pflego.runs.stored_run import StoredRun
 from tf_pflego.simulation.records import EPSILON
 from tf_pflego.simulation.simulation import Simulation
@@ -127,10 +128,8 @@ def _seen_inside(stored, method) -> list[str]:
 
     # Under a name of its own it shares no traces with the method.
     looked_at = dataclasses.replace(method, name=f"{method.name}, inspected", build=build)
-    simulation = build_lib.build_simulation(
-        config, clients, algorithm=looked_at, **stored.hyper_parameters
-    )
-    with simulation:
+    plan = Plan.of(config, looked_at, clients, **stored.hyper_parameters)
+    with build_lib.simulation_of(plan) as simulation:
         accountant = _accountant(stored, config.num_rounds)
         begun = simulation.server_state.wrapper[0].noise_multiplier
         accountant = dataclasses.replace(accountant, noise_multiplier=float(begun))
@@ -162,6 +161,4 @@ def _with_canaries(stored: StoredRun, options: Options, method: methods.Method) 
             method.build(model, settings), clients.num_clients, _SEED
         ),
     )
-    return build_lib.build_simulation(
-        config, everybody, algorithm=planted, **stored.hyper_parameters
-    )
+    return build_lib.simulation_of(Plan.of(config, planted, everybody, **stored.hyper_parameters))

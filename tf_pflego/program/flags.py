@@ -13,8 +13,9 @@ from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods, settings_of_methods
 from tf_pflego.core import settings
 from tf_pflego.program import command_line
-from tf_pflego.runs import config, methods
+from tf_pflego.runs import config
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.plan import Plan
 from tf_pflego.system import values
 
 _EXPECTED = {int: "a whole number", float: "a number"}
@@ -61,14 +62,16 @@ def of_own_methods(arguments: Sequence[str]) -> list[dataclasses.Field]:
     return [
         field
         for algorithm in filter(own_methods.names_file, named["algorithm"].value or [])
-        for field in dataclasses.fields(methods.method_of(RunConfig(algorithm=algorithm)).settings)
+        for field in dataclasses.fields(
+            type(Plan.of(RunConfig(algorithm=algorithm)).hyper_parameters)
+        )
     ]
 
 
 def from_flags(
     flag_values: flags.FlagValues, resumed: Mapping[str, Any] = MappingProxyType({})
-) -> tuple[RunConfig, dict[str, Any], list[str]]:
-    """Returns the configuration of the run, the hyper-parameters, and lines to log about flags.
+) -> tuple[Plan, list[str]]:
+    """Returns the plan of the run, and lines to log about flags.
 
     Flags that are not given have the values of the `resumed` run, if there is one. There is a line
     for each given flag that is another method's. One that nothing reads is a ValueError.
@@ -93,15 +96,15 @@ def from_flags(
         if is_given(name):
             raise ValueError(refusal)
         chosen[name] = fields[name].default  # A flag that is given ends what the earlier run read.
-    run_config, hyper_parameters = (
-        kind(**{one.name: chosen[one.name] for one in dataclasses.fields(kind)}) for kind in kinds
+    of_run, of_method = (
+        {one.name: chosen[one.name] for one in dataclasses.fields(kind)} for kind in kinds
     )
     unused = [
         f"{method.name} has no `{name}`; it is ignored"
         for name in sorted(settings_of_methods().keys() - fields.keys())
         if flag_values[name].value is not None
     ]
-    return run_config, dataclasses.asdict(hyper_parameters), unused
+    return Plan.of(RunConfig(**of_run), method, **of_method), unused
 
 
 def define_options(options: type, flag_values: flags.FlagValues) -> None:

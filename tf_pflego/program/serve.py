@@ -56,32 +56,27 @@ def run(flag_values, interruption: Interruption) -> None:
         terminal.begin_with_time()
         train.run(flag_values, interruption, begin)
         return
-    run_config, hyper_parameters, _ = flags.from_flags(flag_values)
+    plan, _ = flags.from_flags(flag_values)
     start_tensorflow()
-    definition = _definition(run_config, options, hyper_parameters)
+    definition = _definition(plan, options)
     definition.save(options.define)
     terminal.show(f"the definition {definition.identity} is in {options.define}")
 
 
-def _definition(run_config, options, hyper_parameters):
+def _definition(plan, options):
     from tf_pflego import data  # It starts TensorFlow.
     from tf_pflego.devices import server
 
-    clients = None
     if options.sample:
         ((train, test),) = personalize.arrays_of([options.sample])
-        about = {"task": run_config.task, "name": run_config.dataset}
-        clients = data.from_arrays([train], [test], label_space=run_config.label_space, **about)
-    return server.define(run_config, clients, options.name, **hyper_parameters)
+        about = {"task": plan.settings.task, "name": plan.settings.dataset}
+        space = plan.settings.label_space
+        clients = data.from_arrays([train], [test], label_space=space, **about)
+        plan = dataclasses.replace(plan, clients=clients)
+    return server.define(plan, options.name)
 
 
-def _served(options, run_config, **arguments):
+def _served(options, plan, **how):
     from tf_pflego.devices import server
 
-    hyper_parameters = {
-        name: value
-        for name, value in arguments.items()
-        if name not in ("on_clients", "between_steps")
-    }
-    definition = _definition(run_config, options, hyper_parameters)
-    return server.serve(run_config, definition=definition, **arguments)
+    return server.train(plan, _definition(plan, options), **how)

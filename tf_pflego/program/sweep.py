@@ -242,13 +242,13 @@ def _cells_of(experiment, where):
 def _make(options, experiment, cells, place, source, interruption):
     """Makes the runs, shows the tables, and returns the runs that failed."""
     for cell in cells if experiment.clients is None else ():
-        training.refuse_few_clients(definition.configured(cell.settings)["run_config"])
+        training.refuse_few_clients(definition.plan_of(cell.settings))
     interruption.hint = lambda: "; the same command goes on with it"
     beside = options.jobs > 1 or options.ray_address
     if not beside:
         start_tensorflow()
-        run_configs = [definition.configured(cell.settings)["run_config"] for cell in cells]
-        engines.prepare_process(min(one.most_per_round() for one in run_configs))
+        settings = [definition.plan_of(cell.settings).settings for cell in cells]
+        engines.prepare_process(min(one.most_per_round() for one in settings))
     with temporary.own_directory():
         outcome = runner.sweep(
             experiment,

@@ -1,5 +1,6 @@
 """Trains a method, as its flags describe the run."""
 
+import dataclasses
 import pathlib
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from tf_pflego.core.settings import Role, names_with
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages, terminal
 from tf_pflego.program.run_options import refuse_own, start_tensorflow
-from tf_pflego.runs import build, config, methods, reader, stored_run, table_settings, training
+from tf_pflego.runs import config, loading, methods, reader, stored_run, table_settings, training
 from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
 from tf_pflego.simulation.records import method_title
@@ -29,36 +30,32 @@ def help_page(flag_values, columns: int | None) -> str:
 
 
 def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | None = None) -> None:
-    """Runs what the flags describe by a function like `runs.training.run`, and shows its table."""
+    """Runs what the flags describe by a function like `training.train`, and shows its table."""
     earlier = _resumed(flag_values) or _started_from(flag_values)
-    run_config, hyper_parameters, unused = flags.from_flags(flag_values, earlier)
+    plan, unused = flags.from_flags(flag_values, earlier)
+    settings = plan.settings
     places = [
         f"`{name}={earlier[name]}`"
-        for name in names_with(Role.SAID, type(run_config))
+        for name in names_with(Role.SAID, type(settings))
         if earlier.get(name) and not flag_values[name].present
     ]
     if places:
         unused.append(f"the run goes on with {' and '.join(places)}")
     for line in unused:
         terminal.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
-    interruption.hint = lambda: _hint(run_config.output_dir)
-    what = f"{method_title(run_config.algorithm)} on {run_config.dataset} ({run_config.engine})"
-    training.refuse_early(run_config, **hyper_parameters)
+    interruption.hint = lambda: _hint(settings.output_dir)
+    what = f"{method_title(settings.algorithm)} on {settings.dataset} ({settings.engine})"
+    training.refuse_early(plan)
     with temporary.own_directory():
-        of_table: dict[str, Any] = {}
-        if run_config.table and run_it is None and not run_config.resume:
+        if settings.table and run_it is None and not settings.resume:
             # It takes no TensorFlow, so what is wrong with a table is said before that starts.
-            of_table["clients"] = build.load_clients(run_config)
-        start_tensorflow(plain=f", then {what}, {run_config.num_rounds} rounds")
-        engines.prepare_process(run_config.most_per_round())
+            plan = dataclasses.replace(plan, clients=loading.load_clients(settings))
+        start_tensorflow(plain=f", then {what}, {settings.num_rounds} rounds")
+        engines.prepare_process(settings.most_per_round())
         started = time.monotonic()
         clients: dict[str, Sequence[Any]] = {}
-        summary = (run_it or training.run)(
-            run_config,
-            between_steps=interruption.check,
-            on_clients=clients.update,
-            **of_table,
-            **hyper_parameters,
+        summary = (run_it or training.train)(
+            plan, between_steps=interruption.check, on_clients=clients.update
         )
     seconds = time.monotonic() - started
     title = f"{what}, {summary['round']} rounds, {seconds:.0f} s"
@@ -68,10 +65,10 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
         terminal.show(f"{title}: {first.title} {first.written(last)}")
         return
     terminal.show(result_table(summary, title, clients))
-    for remark in remarks_on_privacy(summary, run_config.dp_mechanism):
+    for remark in remarks_on_privacy(summary, settings.dp_mechanism):
         terminal.show(command_line.as_flags(remark, ["clip_norm"]))
-    if run_config.output_dir:
-        terminal.show_written(run_config.output_dir, "")
+    if settings.output_dir:
+        terminal.show_written(settings.output_dir, "")
 
 
 def _resumed(flag_values):

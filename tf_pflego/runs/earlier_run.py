@@ -5,7 +5,6 @@ The later run's directory has all but the states, so it is resumed and loaded al
 
 import math
 import pathlib
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +38,7 @@ class Beginning(NamedTuple):
         """
         if not run_config.start_from:
             return cls()
-        directory = directory or _place(run_config)
+        directory = directory or _place(run_config.start_from)
         path = directory / PREPROCESSING
         try:
             preprocessing = None
@@ -71,9 +70,10 @@ class Beginning(NamedTuple):
             )
 
 
-def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
-    """Raises ValueError if a run of this configuration cannot start from the run it names."""
-    directory = _place(run_config)
+def refuse_another(plan: Any) -> None:
+    """Raises ValueError if a run of this plan cannot start from the run it names."""
+    settings, configuration = type(plan.settings), plan.configuration
+    directory = _place(plan.settings.start_from)
     try:
         earlier = reader.json_object(directory / "config.json")
     except (OSError, reader.DamagedFileError) as error:
@@ -87,8 +87,8 @@ def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
             f"released from now on; {directory} has a private one. Start anew, and add "
             "the epsilons of both runs."
         )
-    of_classes = names_with(Role.CLIENTS, type(run_config))
-    names = [*names_with(Role.ALIKE, type(run_config)), "algorithm_source"]
+    of_classes = names_with(Role.CLIENTS, settings)
+    names = [*names_with(Role.ALIKE, settings), "algorithm_source"]
     if "network_digest" in earlier:  # A file may have been moved.
         names[names.index("network")] = "network_digest"
     pairs = [
@@ -108,9 +108,9 @@ def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
         )
 
 
-def warn_of_trained_rows(run_config: Any, clients: ClientData) -> None:
+def warn_of_trained_rows(start_from: str, clients: ClientData) -> None:
     """Says how many rows of a test the run that this one starts from was trained on."""
-    trained = partition_file.trained_rows(_place(run_config))
+    trained = partition_file.trained_rows(_place(start_from))
     for split in sorted(clients.splits.keys() - {"train"}) if len(trained) else ():
         rows = fingerprints.of_rows(clients.splits[split].examples)
         if len(trained) == fingerprints.MOST_ROWS:
@@ -118,14 +118,14 @@ def warn_of_trained_rows(run_config: Any, clients: ClientData) -> None:
         if seen := np.count_nonzero(np.isin(rows, trained)):
             log.warning(
                 f"{seen} of {len(rows)} {split} rows equal rows that the earlier run in "
-                f"{run_config.start_from} was trained on, and say little of new ones; leave them "
+                f"{start_from} was trained on, and say little of new ones; leave them "
                 "out, or begin without `start_from`"
             )
 
 
-def take_over(simulation: Simulation, run_config: Any) -> None:
+def take_over(simulation: Simulation, start_from: str) -> None:
     """Lets a simulation begin with the states of the run it starts from, by the clients' names."""
-    directory = _place(run_config)
+    directory = _place(start_from)
     config = reader.json_object(directory / "config.json")
     partition = Partition.load(directory / partition_file.NAME)
     count = partition.num_clients - int(config.get("new_clients") or 0)
@@ -152,5 +152,5 @@ def take_over(simulation: Simulation, run_config: Any) -> None:
         )
 
 
-def _place(run_config):
-    return pathlib.Path(run_config.start_from).expanduser()
+def _place(start_from):
+    return pathlib.Path(start_from).expanduser()

@@ -1,9 +1,5 @@
-"""The method that a run trains: one of the package, or the user's own.
+"""The method and the network of a stored run; a user's own are loaded if the user names them."""
 
-See `algorithms.own_methods` for the latter.
-"""
-
-import dataclasses
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -11,42 +7,8 @@ from typing import Any
 from tf_pflego import algorithms
 from tf_pflego.algorithms import Method, Named
 from tf_pflego.models import networks
-from tf_pflego.runs import config
-from tf_pflego.runs.reader import OWN_STATISTICS
-from tf_pflego.runs.run_directory import RunDirectoryError
-
-# The key of config.json that has `Method.checksum`.
-SOURCE = "algorithm_source"
-# That of `networks.digest`, for a network in a file.
-NETWORK_DIGEST = "network_digest"
-# Names that hyper-parameters may not have: settings and arguments of a run, other keys of its
-# config.json, and flags of the program.
-_TAKEN = {
-    *(field.name for field in dataclasses.fields(config.RunConfig)),
-    *("run_config", "on_round", "clients", "between_steps", "model", "on_clients", "metrics"),
-    *("callbacks", "directory", "elsewhere", OWN_STATISTICS),
-    *("name", "versions", "help", "helpfull", "helpshort", "flagfile", "version"),
-    *(SOURCE, NETWORK_DIGEST),
-}
-
-
-def method_of(run_config: config.RunConfig, algorithm: Named | None = None) -> Method:
-    """Returns the method that is given or, if none is, the one that the configuration names."""
-    if isinstance(algorithm, Method):  # It has been looked up already.
-        return algorithm
-    if algorithm is not None and run_config.algorithm != config.RunConfig.algorithm:
-        raise ValueError(
-            "`algorithm` of `RunConfig` must be left out where `algorithm` is given beside it; got "
-            f"{run_config.algorithm}. Leave out one of them."
-        )
-    method = algorithms.method_of(run_config.algorithm if algorithm is None else algorithm)
-    for field in dataclasses.fields(method.settings):
-        if field.name in _TAKEN:
-            raise ValueError(
-                f"`{field.name}` of {method.name} must not have a name that a run has already. "
-                "Rename the hyper-parameter."
-            )
-    return method
+from tf_pflego.runs.plan import NETWORK_DIGEST, SOURCE
+from tf_pflego.runs.resumption import RunDirectoryError
 
 
 def is_own(configuration: Mapping[str, Any]) -> bool:

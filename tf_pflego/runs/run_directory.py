@@ -27,6 +27,7 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.runs import partition_file, reader, tensorboard
 from tf_pflego.runs.client_table import Columns, client_columns, new_client_columns
 from tf_pflego.runs.earlier_run import PREPROCESSING
+from tf_pflego.runs.plan import Plan
 from tf_pflego.runs.reader import OWN_CLIENTS
 from tf_pflego.runs.resumption import RunDirectoryError, is_private, refuse_another
 from tf_pflego.simulation import feature_files
@@ -61,22 +62,16 @@ def where_it_goes_on(path: pathlib.Path) -> pathlib.Path:
 class RunDirectory:
     """Writes the files of one run. Close it after use, or use it in a `with` statement.
 
-    The run, which has every setting and hyper-parameter in its `configuration`, may take the place
-    of another one with `overwrite`, or go on with the one that is there with `resume`; the summary
-    of a finished one is then in `finished`. Any other contents are a RunDirectoryError. Until the
-    run is complete, its files are in `work`.
+    With `overwrite` the planned run may take the place of another one, and with `resume` it may go
+    on with the one that is there; the summary of a finished one is then in `finished`. Any other
+    contents are a RunDirectoryError. Until the run is complete, its files are in `work`.
     """
 
-    def __init__(
-        self,
-        path: str,
-        configuration: dict[str, Any],
-        overwrite: bool = False,
-        resume: bool = False,
-    ):
-        self.path = pathlib.Path(path).expanduser()
+    def __init__(self, plan: Plan):
+        overwrite, resume = plan.settings.overwrite, plan.settings.resume
+        self.path = pathlib.Path(plan.settings.output_dir).expanduser()
         self.finished: dict[str, Any] | None = None
-        self._configuration = configuration
+        self._configuration = dict(plan.configuration)
         self._metrics: BinaryIO = io.BytesIO()  # until `begin` opens the file
         self._checkpoint: dict[str, Any] | None = None  # that the run goes on from
         self._lock = lock.taken(self.path, "run", RunDirectoryError)

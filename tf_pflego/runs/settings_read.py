@@ -8,7 +8,6 @@ from typing import Any
 from tf_pflego import algorithms
 from tf_pflego.core import tasks
 from tf_pflego.core.settings import unread
-from tf_pflego.data.clients import ClientData
 from tf_pflego.runs.config import RunConfig, chosen
 
 
@@ -52,12 +51,3 @@ def refuse_others(run_config: RunConfig, of_clients: Mapping[str, Any]) -> None:
                 f"`{name}` must be left out where `clients` are given that were not made with it; "
                 f"got {getattr(run_config, name)}. Leave it out, or give it where they are made."
             )
-
-
-def known_count(run_config: RunConfig, clients: ClientData | None = None) -> int:
-    """Returns how many clients a run trains; 0 if these are groups of data not loaded yet."""
-    if clients is not None:
-        return clients.num_clients - run_config.new_clients
-    if run_config.chosen("partition") == "groups":
-        return 0
-    return run_config.chosen("num_clients") - run_config.new_clients

@@ -20,9 +20,10 @@ from tf_pflego import algorithms, data, models
 from tf_pflego.core import statistic_names
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data.datasets.catalogue import NAMES
-from tf_pflego.runs import build, methods, partition_file, reader, settings_read, training
+from tf_pflego.runs import build, loading, methods, partition_file, reader, settings_read
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.runs.run_directory import RunDirectoryError
+from tf_pflego.runs.plan import NETWORK_DIGEST, OWN_NETWORK, SOURCE, Plan
+from tf_pflego.runs.resumption import RunDirectoryError
 from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.simulation.evaluation import Evaluation
@@ -72,7 +73,7 @@ class StoredRun:
                 self.summary = reader.json_object(self.path / "summary.json")
         self._data_dir = None if data_dir is None else values.path("data_dir", data_dir)
         about = self.configuration
-        self._has_own_model = about.get("network") == training.OWN_NETWORK
+        self._has_own_model = about.get("network") == OWN_NETWORK
         is_known = about.get("dataset") in NAMES or bool(about.get("client_column"))
         self._has_dataset = is_known and about.get("partition") != reader.OWN_CLIENTS
         self.is_of_program = self._has_dataset and not self._has_own_model
@@ -125,8 +126,9 @@ class StoredRun:
     def clients(self) -> data.ClientData:
         """The data of all clients, new ones too, loaded again by the configuration."""
         if self._given_clients is not None:
-            build.check_arguments(self.run_config, self._given_clients)
-            clients = build.all_clients(self.run_config, self._given_clients, self.path)
+            remedy = "Make them with `from_arrays`."
+            values.instance("clients", self._given_clients, data.ClientData, remedy)
+            clients = loading.all_clients(self.run_config, self._given_clients, self.path)
             partition_file.refuse_others(self.path, clients)
             return clients
         if not self._has_dataset:
@@ -136,7 +138,7 @@ class StoredRun:
                 "with what the run was given."
             )
         try:
-            clients = build.load_clients(self.run_config, self.path)
+            clients = loading.load_clients(self.run_config, self.path)
             if self.run_config.client_column:
                 partition_file.refuse_others(self.path, clients, of_table=True)
             return clients
@@ -202,14 +204,8 @@ class StoredRun:
                 run_config, network=methods.network_of_stored(*given)
             )
         method = methods.method_of_stored(self.configuration, self._given_algorithm, self.path)
-        simulation = build.build_simulation(
-            run_config,
-            self.clients,
-            self._given_model,
-            method,
-            directory=self.path,
-            **self.hyper_parameters,
-        )
+        plan = Plan.of(run_config, method, self.clients, self._given_model, **self.hyper_parameters)
+        simulation = build.simulation_of(plan, self.path)
         try:
             self._restore(simulation, checkpoints)
         except BaseException:
@@ -270,7 +266,7 @@ class StoredRun:
         else:
             settings["data_dir"] = self._data_dir or ""
         run_config = RunConfig(**settings)
-        names |= {methods.SOURCE, methods.NETWORK_DIGEST}
+        names |= {SOURCE, NETWORK_DIGEST}
         others = {name: value for name, value in stored.items() if name not in names}
         if not is_own:  # What hyper-parameters an own method has, its source says.
             algorithms.check(stored["algorithm"], others)

@@ -2,43 +2,32 @@
 
 import contextlib
 import dataclasses
-import pathlib
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_pflego import algorithms, data, engines, models, version
-from tf_pflego.core import statistic_names
-from tf_pflego.models import networks
-from tf_pflego.runs import (
-    build,
-    config,
-    earlier_run,
-    methods,
-    partition_file,
-    reader,
-)
+from tf_pflego.runs import build, earlier_run, loading, partition_file, reader
 from tf_pflego.runs import callbacks as callbacks_lib
 from tf_pflego.runs.callbacks import Callback, SpendsAtMost
 from tf_pflego.runs.client_table import client_columns, predicted_columns
+from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.model_facts import Elsewhere
+from tf_pflego.runs.plan import Plan
 from tf_pflego.runs.progress import Progress, say_decline
 from tf_pflego.runs.run_directory import TENSORBOARD, RunDirectory
-from tf_pflego.runs.settings_read import known_count
 from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving.new_clients import NewClients
 from tf_pflego.simulation import engine_choice, feature_files
 from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients, summarize
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.system import log, values
-
-# The network in the directory of a run whose model the user gave.
-OWN_NETWORK = "own"
+from tf_pflego.system.source import source_commit
 
 
 def run(
-    run_config: config.RunConfig,
+    run_config: RunConfig,
     on_round: Callable[[dict], None] | None = None,
     clients: data.ClientData | None = None,
     between_steps: Callable[[], None] = lambda: None,
@@ -47,7 +36,7 @@ def run(
     algorithm: algorithms.Named | None = None,
     metrics: Metrics | None = None,
     callbacks: Sequence[Callback] = (),
-    elsewhere: build.Elsewhere | None = None,
+    elsewhere: Elsewhere | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -86,24 +75,31 @@ def run(
     """
     values.function("between_steps", between_steps)
     between_steps()
-    build.check_arguments(run_config, clients, model, elsewhere)
-    statistic_names.learn(_own_statistics(model))
-    method = methods.method_of(run_config, algorithm)
-    checked = build.checked_hyper_parameters(run_config, method, hyper_parameters)
-    hyper_parameters = dataclasses.asdict(checked)
+    plan = Plan.of(run_config, algorithm, clients, model, elsewhere, **hyper_parameters)
     callbacks = callbacks_lib.checked(callbacks)
     if on_round is not None:
         values.function("on_round", on_round)
         callbacks.insert(0, _Calls(on_round))
     if on_clients is not None:
         values.function("on_clients", on_clients)
-    configuration = _configuration(run_config, method, hyper_parameters, clients, model)
+    return train(plan, callbacks, between_steps, on_clients, metrics)
+
+
+def train(
+    plan: Plan,
+    callbacks: Sequence[Callback] = (),
+    between_steps: Callable[[], None] = lambda: None,
+    on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
+    metrics: Metrics | None = None,
+) -> dict[str, Any]:
+    """Trains a run as it was planned, and returns its summary; see `run`."""
+    settings = plan.settings
     with contextlib.ExitStack() as closing:
-        directory = None
-        if run_config.output_dir:
-            directory = closing.enter_context(_directory(run_config, configuration))
-            if clients is not None and run_config.resume:
-                clients = build.all_clients(run_config, clients)
+        directory: RunDirectory | None = None
+        if settings.output_dir:
+            directory = closing.enter_context(RunDirectory(plan))
+            if plan.clients is not None and settings.resume:
+                clients = loading.all_clients(settings, plan.clients)
                 partition_file.refuse_others(directory.work, clients)
             if directory.finished is not None:
                 log.info(
@@ -113,71 +109,38 @@ def run(
                 if on_clients is not None:
                     on_clients(reader.columns(directory.path / "clients.csv"))
                 return directory.finished
-        if run_config.start_from and not (directory is not None and directory.goes_on):
-            earlier_run.refuse_another(run_config, configuration)
-        features = directory and directory.path / feature_files.NAME
+        if settings.start_from and not (directory is not None and directory.goes_on):
+            earlier_run.refuse_another(plan)
+        features = None if directory is None else directory.path / feature_files.NAME
         closing.enter_context(feature_files.kept_in(features))
-        return _Run(run_config, callbacks, between_steps, metrics, directory, elsewhere).to_its_end(
-            clients, model, method, hyper_parameters, on_clients
-        )
+        return _Run(plan, list(callbacks), between_steps, metrics, directory).to_its_end(on_clients)
 
 
-def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
-    """Raises the errors of `run` that need neither its data nor TensorFlow."""
-    engine_choice.refuse_absent(run_config.engine)
-    method = methods.method_of(run_config)
-    build.checked_hyper_parameters(run_config, method, hyper_parameters)
-    refuse_few_clients(run_config)
-    if run_config.engine == "ray":
+def refuse_early(plan: Plan) -> None:
+    """Raises the errors of `train` that need neither its data nor TensorFlow."""
+    settings = plan.settings
+    engine_choice.refuse_absent(settings.engine)
+    refuse_few_clients(plan)
+    if settings.engine == "ray":
         from tf_pflego.ray import options
 
-        options.refuse_unreachable(run_config.ray_address)
-    configuration = _configuration(run_config, method, hyper_parameters)
-    if run_config.output_dir and not run_config.resume:
-        _directory(run_config, configuration).close()
-    if run_config.start_from and not run_config.resume:
-        earlier_run.refuse_another(run_config, configuration)
+        options.refuse_unreachable(settings.ray_address)
+    if settings.output_dir and not settings.resume:
+        RunDirectory(plan).close()
+    if settings.start_from and not settings.resume:
+        earlier_run.refuse_another(plan)
 
 
-def refuse_few_clients(run_config: config.RunConfig) -> None:
+def refuse_few_clients(plan: Plan) -> None:
     """Raises ValueError if a run on a dataset asks for more of its clients than there are."""
-    if (count := known_count(run_config)) > 0:
-        run_config.participation_of(count)
-        sample_of_clients(run_config.seed, count, run_config.eval_clients)
-        if run_config.engine == "ray":
+    settings, count = plan.settings, plan.num_clients
+    if count > 0:
+        settings.participation_of(count)
+        sample_of_clients(settings.seed, count, settings.eval_clients)
+        if settings.engine == "ray":
             from tf_pflego.ray import options
 
-            options.refuse_empty_shards(run_config.num_shards, count)
-
-
-def _configuration(run_config, method, hyper_parameters, clients=None, model=None):
-    """Returns the configuration in a run's directory."""
-    configuration = dataclasses.asdict(run_config) | {"algorithm": method.name}
-    if method.is_own:
-        configuration[methods.SOURCE] = method.checksum()
-    configuration |= dict(sorted(hyper_parameters.items()))
-    if clients is not None:
-        configuration |= build.recorded_clients(run_config, clients)
-    if (count := known_count(run_config, clients)) > 0:  # Else it follows from the clients.
-        configuration["clients_per_round"] = run_config.most_per_round(count)
-    if model is not None:
-        configuration["network"] = OWN_NETWORK
-    elif digest := networks.digest(run_config.network):
-        configuration[methods.NETWORK_DIGEST] = digest
-    if own := _own_statistics(model):
-        configuration[reader.OWN_STATISTICS] = own
-    return configuration
-
-
-def _directory(run_config, configuration):
-    how = run_config.overwrite, run_config.resume
-    return RunDirectory(run_config.output_dir, configuration, *how)
-
-
-def _own_statistics(model):
-    """Returns the titles and formats of the user's own statistics of a model's task."""
-    shown = () if model is None else (one.shown._asdict() for one in model.task.statistics)
-    return {one.pop("name"): one for one in shown if one["name"] not in statistic_names.CATALOGUE}
+            options.refuse_empty_shards(settings.num_shards, count)
 
 
 class _Ends(Exception):
@@ -212,33 +175,36 @@ class _WritesCheckpoints(Callback):
 class _Run:
     """A run from its first step to its last."""
 
-    run_config: config.RunConfig
+    plan: Plan
     callbacks: list[Callback]
     between_steps: Callable[[], None]
     metrics: Metrics | None
     directory: RunDirectory | None
-    elsewhere: build.Elsewhere | None
 
-    def to_its_end(self, clients, model, method, hyper_parameters, on_clients):
-        """Runs all steps, and returns the summary; takes the arguments of `run`, checked."""
-        run_config, directory = self.run_config, self.directory
-        if clients is None:
-            log.debug(f"loading {run_config.dataset} and dealing it out to clients")
+    @property
+    def settings(self):
+        """The settings of the plan."""
+        return self.plan.settings
+
+    def to_its_end(self, on_clients):
+        """Runs all steps, and returns the summary."""
+        settings, directory = self.settings, self.directory
+        if self.plan.clients is None:
+            log.debug(f"loading {settings.dataset} and dealing it out to clients")
         begun = directory.work if directory is not None and directory.goes_on else None
-        clients = build.all_clients(run_config, clients, begun)
-        if directory is not None and run_config.resume and run_config.client_column:
+        clients = loading.all_clients(settings, self.plan.clients, begun)
+        if directory is not None and settings.resume and settings.client_column:
             if (directory.work / "config.json").exists():  # Its writer must have known these rows.
                 partition_file.refuse_others(directory.work, clients, of_table=True)
         self.between_steps()
-        worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
+        worker = " and starting the TFF worker" if settings.engine == "tff" else ""
         log.debug(f"building the model{worker}")
-        with build.build_simulation(
-            run_config, clients, model, method, self.elsewhere, begun, **hyper_parameters
-        ) as self.simulation:
+        loaded = dataclasses.replace(self.plan, clients=clients)
+        with build.simulation_of(loaded, begun) as self.simulation:
             self.between_steps()
-            if run_config.start_from and begun is None:  # Before anything is written.
-                earlier_run.take_over(self.simulation, run_config)
-                earlier_run.warn_of_trained_rows(run_config, clients)
+            if settings.start_from and begun is None:  # Before anything is written.
+                earlier_run.take_over(self.simulation, settings.start_from)
+                earlier_run.warn_of_trained_rows(settings.start_from, clients)
             self.records: list[dict[str, Any]] = []
             if directory is not None:
                 self.records = self._despite_losses(
@@ -246,11 +212,11 @@ class _Run:
                 )
             log.debug(f"tracing round {len(self.records) + 1}, which takes longest")
             self._train()
-            log.debug(f"evaluating {run_config.eval_clients or 'all'} clients")
+            log.debug(f"evaluating {settings.eval_clients or 'all'} clients")
             self.between_steps()
             of_new, summary_of_new = self._despite_losses(lambda: self._train_new_clients(clients))
             self.between_steps()
-            ends_early = self.simulation.round_number < run_config.num_rounds
+            ends_early = self.simulation.round_number < settings.num_rounds
             if directory is not None or on_clients is not None or ends_early:
                 # Only files have the loss, which takes a pass over all training examples.
                 with_loss = directory is not None or ends_early
@@ -275,24 +241,24 @@ class _Run:
     @property
     def _checkpointed(self):
         """The directory if the run writes checkpoints there."""
-        return self.directory if self.run_config.checkpoint_every else None
+        return self.directory if self.settings.checkpoint_every else None
 
     def _train(self):
         """Runs the rounds, and the callbacks between them; it ends with a checkpoint."""
-        run_config, directory, checkpointed = self.run_config, self.directory, self._checkpointed
+        settings, directory, checkpointed = self.settings, self.directory, self._checkpointed
         with contextlib.ExitStack() as closing:
-            progress = closing.enter_context(contextlib.closing(Progress(run_config.num_rounds)))
+            progress = closing.enter_context(contextlib.closing(Progress(settings.num_rounds)))
             callbacks: list[Callback] = [progress]
             if directory is not None:
-                if run_config.tensorboard:
+                if settings.tensorboard:
                     events = EventFiles(directory.work / TENSORBOARD)
                     callbacks.append(closing.enter_context(contextlib.closing(events)))
                 callbacks.append(_Calls(directory.add_round))
             callbacks += self.callbacks
-            if run_config.dp_epsilon:
-                callbacks.append(SpendsAtMost(run_config))
+            if settings.dp_epsilon:
+                callbacks.append(SpendsAtMost(settings))
             if checkpointed is not None:
-                callbacks.append(_WritesCheckpoints(checkpointed, run_config.checkpoint_every))
+                callbacks.append(_WritesCheckpoints(checkpointed, settings.checkpoint_every))
             callbacks.append(_Calls(lambda record: self.between_steps()))
             try:
                 self.between_steps()
@@ -316,9 +282,9 @@ class _Run:
 
         if any([one.on_run_begin(self.simulation, self.records) for one in callbacks]):
             return
-        left = self.run_config.num_rounds - self.simulation.round_number
+        left = self.settings.num_rounds - self.simulation.round_number
         if left > 0:
-            every = self.run_config.eval_every, self.run_config.train_loss_every
+            every = self.settings.eval_every, self.settings.train_loss_every
             with contextlib.suppress(_Ends):
                 self.simulation.run(left, *every, listen, self.metrics)
 
@@ -343,12 +309,12 @@ class _Run:
 
     def _train_new_clients(self, clients):
         """Returns the evaluations of the new clients, and their part of the summary."""
-        if not self.run_config.new_clients:
+        if not self.settings.new_clients:
             return [], {}
         new = clients.part(self.simulation.data.num_clients, clients.num_clients)
-        rate = self.run_config.new_client_learning_rate
+        rate = self.settings.new_client_learning_rate
         evaluations = NewClients(self.simulation, new, learning_rate=rate).trained(
-            self.run_config.new_client_epochs,
+            self.settings.new_client_epochs,
             engine=self.simulation.place_beside(new.num_clients),
         )
         return evaluations, {
@@ -362,26 +328,3 @@ class _Run:
 def _versions():
     versions = {"tf_pflego": version.__version__, "tensorflow": tf.__version__}
     return {**versions, "commit": source_commit()}
-
-
-def source_commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | None:
-    """Returns the commit of a package's source tree, or None if git has none.
-
-    If the package differs from its commit, "+changes" is appended. Files outside the package, such
-    as results, do not count, since they do not change the program. A repository that merely
-    surrounds the package is not its source tree; for example, the package may be installed into an
-    environment that lies in the repository of another project.
-    """
-
-    def git(*arguments):
-        command = ["git", "-C", str(package), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        if not git("ls-files", "--", "."):
-            return None
-        return git("rev-parse", "--short=12", "HEAD") + (
-            "+changes" if git("status", "--porcelain", "--", ".") else ""
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None

@@ -20,6 +20,7 @@ from tf_pflego.core import settings as settings_lib
 from tf_pflego.data.clients import ClientData
 from tf_pflego.models.split import SplitModel
 from tf_pflego.runs import config
+from tf_pflego.runs.plan import Plan
 from tf_pflego.simulation.records import method_title
 from tf_pflego.sweeps.grids import Range, grid
 from tf_pflego.system import texts, values
@@ -234,7 +235,7 @@ class Experiment:
         cell = Cell(values.text("name", one.get("name", "")), fixed, choices, one.get("paper"))
         for tried in _corners(choices):  # It raises what is wrong with them.
             for settings in (fixed | tried, self.settings_of_trial(cell, tried)):
-                configured(settings)
+                plan_of(settings)
         return cell
 
 
@@ -254,15 +255,13 @@ def _corners(choices):
     return [{n: c[k % len(c)] for n, c in lists.items()} for k in range(longest)]
 
 
-def configured(settings: Settings, **places: Any) -> dict[str, Any]:
-    """Returns the arguments of `run` for a run with these settings, checked."""
+def plan_of(settings: Settings, **places: Any) -> Plan:
+    """Returns the plan of a run with these settings."""
     of_run = {key: value for key, value in settings.items() if key in OF_RUN}
     of_run = {"engine": "in_process"} | of_run | places
     algorithm = None if isinstance(settings["algorithm"], str) else of_run.pop("algorithm")
     hyper_parameters = {key: value for key, value in settings.items() if key not in OF_RUN}
-    checked = algorithms.check(settings["algorithm"], hyper_parameters)
-    arguments = {"run_config": config.RunConfig(**of_run), "algorithm": algorithm}
-    return arguments | dataclasses.asdict(checked)
+    return Plan.of(config.RunConfig(**of_run), algorithm, **hyper_parameters)
 
 
 def method_name(algorithm: Any) -> str:

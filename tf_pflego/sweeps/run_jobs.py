@@ -6,6 +6,7 @@ its input, or when the process PARENT that started it has ended.
 """
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.sweeps import choice, definition
-from tf_pflego.sweeps.definition import CHOSEN_BY, Experiment, configured
+from tf_pflego.sweeps.definition import CHOSEN_BY, Experiment, plan_of
 from tf_pflego.sweeps.filling import DamagedRunError, read_run
 from tf_pflego.sweeps.store import RAW, SERVED
 from tf_pflego.system import lock, log
@@ -95,17 +96,17 @@ def make(
 def _run(job, seed, root, experiment, between_steps):
     """Makes one run, and returns its result in words."""
     from tf_pflego.runs import training
-    from tf_pflego.runs.run_directory import RunDirectoryError
+    from tf_pflego.runs.resumption import RunDirectoryError
 
     place = job.place(root, seed)
     # A run whose sweep was killed ends after its round.
     lock.waited_for(place, _SECONDS_TO_WAIT).release()
     settings = job.settings | {"seed": seed}
-    clients, model = _own(experiment, settings)
+    given = _given(experiment, settings)
 
     def run(**how):
-        arguments = configured(settings, output_dir=str(place), **how)
-        return training.run(clients=clients, model=model, between_steps=between_steps, **arguments)
+        plan = dataclasses.replace(plan_of(settings, output_dir=str(place), **how), **given)
+        return training.train(plan, between_steps=between_steps)
 
     with _quiet():
         try:
@@ -118,13 +119,14 @@ def _run(job, seed, root, experiment, between_steps):
     return f"{'validation ' * is_trial}{first.title} {first.written(value)}"
 
 
-def _own(experiment, settings):
-    """Returns the clients and the model of a run that are the user's own, each None if not."""
+def _given(experiment, settings):
+    """Returns the clients and the model of a run that are the user's own, if they are."""
     if experiment is None:
-        return None, None
+        return {}
     clients, model = experiment.clients, experiment.model
     clients = clients(settings) if callable(clients) else clients
-    return clients, model(settings, clients) if callable(model) else model
+    model = model(settings, clients) if callable(model) else model
+    return {"clients": clients, "model": model}
 
 
 @contextlib.contextmanager

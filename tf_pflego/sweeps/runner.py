@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_pflego.algorithms import own_methods
-from tf_pflego.runs import training
 from tf_pflego.sweeps import processes, results, run_jobs
 from tf_pflego.sweeps.definition import Experiment
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system import durable, errors, log, texts, values
 from tf_pflego.system.lock import taken
+from tf_pflego.system.source import source_commit
 
 _POLL_SECONDS = 0.1
 _PACKAGE = pathlib.Path(__file__).parents[1]
@@ -124,7 +124,7 @@ def redraw(outcome: results.Sweep, experiment: Experiment) -> list[pathlib.Path]
 
 def refuse_changed(root: pathlib.Path, package: pathlib.Path = _PACKAGE) -> None:
     """Raises ValueError if runs for `results` of the package's repository are from no commit."""
-    commit = training.source_commit(package) or ""
+    commit = source_commit(package) or ""
     is_result = root.resolve().is_relative_to(package.parent.resolve() / "results")
     if is_result and commit.endswith("+changes"):
         raise ValueError(

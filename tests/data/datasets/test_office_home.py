@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.runs.resumed import contents
 from tf_pflego import data
-from tf_pflego.runs import build
+from tf_pflego.runs import build, loading
 from tf_pflego.runs.config import RunConfig
 
 DOMAINS = ("Art", "Clipart", "Product", "Real World")
@@ -134,7 +134,7 @@ def test_a_run_gives_each_domain_clients_of_its_own(data_dir):
     of_run = {"algorithm": "fedavg", "engine": "in_process", "label_space": "global"}
     of_run |= {"num_clients": 4, "clients_per_round": 2, "min_examples": 4}
     config = RunConfig(dataset="office_home", data_dir=str(data_dir), **of_run)
-    clients = build.load_clients(config)
+    clients = loading.load_clients(config)
     dataset = load(data_dir)
     for client in range(4):
         parts = clients.partition

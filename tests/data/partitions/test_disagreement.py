@@ -9,7 +9,7 @@ import pytest
 from tests.data.partitions.test_validation import same_data
 from tf_pflego import data
 from tf_pflego.data import Dataset, Examples, Partition
-from tf_pflego.runs import build
+from tf_pflego.runs import loading
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.system import file_arrays
 
@@ -162,8 +162,8 @@ def test_groups_stay_with_the_clients_that_are_taken_or_joined():
 
 def test_a_run_has_the_clients_that_its_flags_say(digits_dir):
     flags = {"data_dir": digits_dir, "num_clients": 10, "seed": 5}
-    plain = build.load_clients(RunConfig(**flags))
-    clients = build.load_clients(
+    plain = loading.load_clients(RunConfig(**flags))
+    clients = loading.load_clients(
         RunConfig(**flags, permuted_clients=0.5, shifted_clients=0.2, shift="invert")
     )
     permuted, shifted = (clients.client_groups[name] for name in ("permuted", "shifted"))

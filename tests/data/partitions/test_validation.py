@@ -10,7 +10,7 @@ from tests.comparison import assert_identical
 from tests.conftest import make_clients
 from tf_pflego import data
 from tf_pflego.data.partitions.partition import starts
-from tf_pflego.runs import build
+from tf_pflego.runs import loading
 from tf_pflego.runs.config import RunConfig
 
 SIZES = (50, 2, 7, 40, 31)
@@ -79,7 +79,7 @@ def test_partition_and_test_examples_are_as_without(kind, digits_dir):
     chosen = {"partition": kind, "label_space": "global", "permuted_clients": 0.5}
     chosen |= {"data_dir": digits_dir, "num_clients": 6, "clients_per_round": 2}
     plain, held = (
-        build.load_clients(RunConfig(**chosen, validation_fraction=fraction))
+        loading.load_clients(RunConfig(**chosen, validation_fraction=fraction))
         for fraction in (0.0, 0.2)
     )
     for client in range(6):

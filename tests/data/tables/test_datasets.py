@@ -7,7 +7,7 @@ import tensorflow_datasets as tfds
 import tf_pflego as pfl
 from tests.data.tables import schools
 from tf_pflego.data.datasets import prepared
-from tf_pflego.runs import build
+from tf_pflego.runs import loading
 
 
 class SmallSchools(tfds.core.GeneratorBasedBuilder):
@@ -42,7 +42,7 @@ def test_a_feature_of_a_dataset_that_is_there_says_whose_an_example_is(tmp_path)
     with prepared._offline():
         SmallSchools(data_dir=tmp_path).download_and_prepare()
     settings = {"client_column": "School", "label_column": "Passed", "data_dir": tmp_path}
-    clients = build.load_clients(pfl.RunConfig(dataset="small_schools", **settings))
+    clients = loading.load_clients(pfl.RunConfig(dataset="small_schools", **settings))
     assert (clients.dataset, clients.client_names) == ("small_schools", schools.SCHOOLS)
     assert (clients.train.sizes + clients.test.sizes).tolist() == list(schools.SIZES)
     status, sex = clients.preprocessing.columns
@@ -52,4 +52,4 @@ def test_a_feature_of_a_dataset_that_is_there_says_whose_an_example_is(tmp_path)
     assert (ones.sum(axis=1) == 1).all()
     config = pfl.RunConfig(dataset="movielens/100k-ratings", **settings)
     with pytest.raises(prepared.DatasetError, match="`dataset` movielens/100k-ratings is not in"):
-        build.load_clients(config)
+        loading.load_clients(config)

@@ -9,6 +9,7 @@ from tf_pflego.devices import client_socket, frames, messages, server
 from tf_pflego.devices.client_directory import SOCKET
 from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.server_links import DeviceOptions, Links
+from tf_pflego.runs.plan import Plan
 
 NAMES = federation.NAMES
 
@@ -55,7 +56,7 @@ def serve(config, clients, directory, callbacks=(), of_server=None, **hyper_para
 
     The settings `of_server` are those that a simulation would not read.
     """
-    definition = Definition.of(config, hyper_parameters, clients, NAMES)
+    definition = Definition.of(Plan.of(config, clients=clients, **hyper_parameters), NAMES)
     with residents(definition, directory) as sockets:
         places = {"sockets": str(sockets), "output_dir": str(directory / "run")}
         places |= {"client_names": ",".join(NAMES)} | (of_server or {})
