@@ -42,7 +42,7 @@ BUGS = (
     ("engines/client_computation", "result.individual, result.state))", "result.individual))"),
     ("devices/server_engine", "cohort.seeds[row]", "cohort.seeds[0]"),
     ("tff/exchange", "nests.scale(1 / received.weight, averaged)", "averaged"),
-    ("ray/engine", "dict.fromkeys(self._staged, keep)",
+    ("ray/ray_engine", "dict.fromkeys(self._staged, keep)",
      "dict.fromkeys(self._staged, True)"),
     ("devices/client_directory", "while needed > oldest:", "while False:"),
     ("simulation/evaluation", "np.average(values, weights=counts)", "np.average(values)"),

@@ -21,7 +21,7 @@ from tf_pflego.data import (
 )
 from tf_pflego.data import load as load_dataset
 from tf_pflego.data.partitions.dirichlet import dirichlet
-from tf_pflego.data.tables.dealing import from_table
+from tf_pflego.data.tables.rows_to_clients import from_table
 from tf_pflego.models import SplitModel, mlp
 from tf_pflego.ray.options import RayOptions
 from tf_pflego.reports import write as report
@@ -30,12 +30,12 @@ from tf_pflego.runs.callbacks import Callback, EarlyStopping
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.stored_run import StoredRun, load_run
 from tf_pflego.runs.training import run
-from tf_pflego.serving.export import export_clients
+from tf_pflego.serving.exporting import export_clients
 from tf_pflego.serving.new_clients import NewClients
 from tf_pflego.serving.shared_body import export_shared_body
 from tf_pflego.simulation.frozen_features import with_frozen_features
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.sweeps.definition import Experiment, Range, grid
+from tf_pflego.sweeps.experiments import Experiment, Range, grid
 from tf_pflego.sweeps.results import Sweep
 from tf_pflego.sweeps.results import load as load_sweep
 from tf_pflego.sweeps.runner import sweep

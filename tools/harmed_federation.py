@@ -27,7 +27,7 @@ from tf_pflego.runs.plan import Plan
 NAMES = tuple("abcde")
 # Modules of programs are imported once; each process is a copy of one that has run nothing.
 _copies = multiprocessing.get_context("forkserver")
-_copies.set_forkserver_preload(["harmed_federation", "tf_pflego.devices.client"])
+_copies.set_forkserver_preload(["harmed_federation", "tf_pflego.devices.resident"])
 
 
 class HarmedFederation:

@@ -23,7 +23,7 @@ from drill_runs import ROOT
 
 import tf_pflego as pfl
 from tf_pflego.program import terminal
-from tf_pflego.serving.export import size_of
+from tf_pflego.serving.exporting import size_of
 
 _STEPS, _MANY = 50, 10_000
 _FORMS = {

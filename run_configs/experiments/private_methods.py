@@ -11,7 +11,7 @@ from tf_pflego.algorithms.fedavg import FedAvgConfig, build_fedavg
 from tf_pflego.algorithms.mr_mtl import MrMtlConfig, build_mr_mtl
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

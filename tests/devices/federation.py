@@ -7,9 +7,9 @@ import numpy as np
 
 import tf_pflego as pfl
 from tf_pflego.devices import messages
-from tf_pflego.devices.client import Resident
 from tf_pflego.devices.client_directory import Journal
 from tf_pflego.devices.definition import Definition
+from tf_pflego.devices.resident import Resident
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.plan import Plan
 

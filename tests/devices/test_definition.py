@@ -19,9 +19,9 @@ from tests.devices.federation import (
     two_steps,
 )
 from tf_pflego.devices import preview
-from tf_pflego.devices.client import Resident
 from tf_pflego.devices.client_directory import Journal
 from tf_pflego.devices.definition import Definition, DefinitionError
+from tf_pflego.devices.resident import Resident
 from tf_pflego.runs import build, loading
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.plan import Plan

@@ -14,7 +14,7 @@ from tests.engines.agreement import assert_agreement, of_shapes
 from tf_pflego import algorithms
 
 pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
-from tf_pflego.tff.engine import engine as tff_engine
+from tf_pflego.tff.engine import tff_engine as tff_engine
 
 
 @of_shapes

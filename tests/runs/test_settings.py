@@ -20,7 +20,7 @@ LISTS = {
     "reports/view.py": [
         ["clip_norm", "clients_per_round", "dp_delta", "dp_mechanism", "participation"]
     ],
-    "sweeps/definition.py": [["clients_per_round", "num_clients"]],
+    "sweeps/experiments.py": [["clients_per_round", "num_clients"]],
     "sweeps/filling.py": [["algorithm", "dataset", "personalization"]],
     # with which of them privacy is claimed,
     "runs/aggregation_settings.py": [["dp_epsilon", "dp_noise_multiplier"]],
@@ -63,11 +63,11 @@ from tf_pflego.program import help_pages
 from tf_pflego.reports import series
 from tf_pflego.runs import reader
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.sweeps import definition, store
+from tf_pflego.sweeps import experiments, store
 
 runs = [dataclasses.asdict(RunConfig(patience=n, shelf=f"s{n}", dealer=n)) for n in (1, 2)]
-cells = definition.grid(patience=[1, 2])
-experiment = definition.Experiment(cells, {"shelf": "top"}, choose="none")
+cells = experiments.grid(patience=[1, 2])
+experiment = experiments.Experiment(cells, {"shelf": "top"}, choose="none")
 new = {"patience", "shelf", "dealer"}
 try:
     RunConfig(table="t.csv", client_column="a", label_column="b", dealer=2)

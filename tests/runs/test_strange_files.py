@@ -10,7 +10,7 @@ from tests.runs.directories import run_directory_in
 from tests.starts import SMALL, program
 from tf_pflego.devices.client_directory import Journal
 from tf_pflego.runs.run_directory import RunDirectoryError
-from tf_pflego.serving import export
+from tf_pflego.serving import exporting
 from tf_pflego.simulation.checkpoint import Checkpoints
 
 NAMES = (
@@ -104,14 +104,14 @@ def test_a_client_and_checkpoints_remove_only_their_own(tmp_path):
 @pytest.mark.parametrize("place", ["models", ".models.partial", ".models.replaced"])
 def test_an_export_does_not_replace_what_none_wrote(place, tmp_path):
     models = tmp_path / "models"
-    with export.new_directory(models) as directory:
+    with exporting.new_directory(models) as directory:
         (directory / "client_1").mkdir()
         (directory / "client_1" / "a").write_text("a")
         content = '{"clients": [{"file": "client_1", "bytes": 1}]}'
         (directory / "clients.json").write_text(content)
     laid, there = lay(tmp_path / place)
     with pytest.raises(FileExistsError, match=r"Move it"):
-        export.new_directory(models, overwrite=True).__enter__()
+        exporting.new_directory(models, overwrite=True).__enter__()
     assert there() == laid
 
 
@@ -120,11 +120,11 @@ STRANGE = ("models/heads.npy", "models/body", "models/client_2", ".models.partia
 
 @pytest.mark.parametrize("name", [*STRANGE, ".models.replaced"])
 def test_an_export_does_not_replace_a_file_that_it_does_not_list(name, tmp_path):
-    with export.new_directory(tmp_path / "models") as directory:
+    with exporting.new_directory(tmp_path / "models") as directory:
         (directory / "client_1").write_text("a")
         content = '{"clients": [{"file": "client_1", "bytes": 1}]}'
         (directory / "clients.json").write_text(content)
     (tmp_path / name).write_text("of the user")
     with pytest.raises(FileExistsError, match=re.escape(name)):
-        export.new_directory(tmp_path / "models", overwrite=True).__enter__()
+        exporting.new_directory(tmp_path / "models", overwrite=True).__enter__()
     assert (tmp_path / name).read_text() == "of the user"

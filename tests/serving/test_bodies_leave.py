@@ -12,7 +12,7 @@ from tests.conftest import build_method
 from tests.serving import test_raw_columns
 from tests.serving.test_client_models import clients_of
 from tests.serving.test_export import LACKS_OPERATIONS, found_alone, learnt, probabilities
-from tf_pflego.serving.export import served_clients
+from tf_pflego.serving.exporting import served_clients
 
 layers = tf.keras.layers
 SUFFIXES = {"savedmodel": "", "tflite": ".tflite", "keras": ".keras"}

@@ -6,7 +6,7 @@ import pytest
 import tf_pflego as pfl
 from tests.conftest import accuracies_of
 from tf_pflego.core.statistics import KNOWN, Tally
-from tf_pflego.serving.export import chosen_clients
+from tf_pflego.serving.exporting import chosen_clients
 from tf_pflego.simulation.evaluation import Evaluation
 
 

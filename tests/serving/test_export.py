@@ -16,7 +16,7 @@ from tests.starts import ROOT
 from tf_pflego.core.algorithm import Client
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.models.personalization import learning_on
-from tf_pflego.serving.export import new_directory, served_clients
+from tf_pflego.serving.exporting import new_directory, served_clients
 from tf_pflego.serving.formats import tflite_of
 from tf_pflego.serving.personal_model import PersonalModel
 

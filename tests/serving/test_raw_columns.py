@@ -14,7 +14,7 @@ import tf_pflego as pfl
 from tests.data.tables import schools
 from tests.serving.test_client_models import simulation_of
 from tests.serving.test_export import LACKS_OPERATIONS
-from tf_pflego.serving.export import served_clients
+from tf_pflego.serving.exporting import served_clients
 
 # Keras and TFLite add up in another order.
 TOLERANCE = 1e-5

@@ -12,7 +12,7 @@ from tests.conftest import build_method
 from tests.methods import thorough
 from tests.serving.test_export import learn_on, learnt, needs_operations
 from tf_pflego.program import personalize
-from tf_pflego.serving.export import served_clients
+from tf_pflego.serving.exporting import served_clients
 from tf_pflego.serving.personal_model import PersonalModel
 from tf_pflego.simulation.client_models import logits_model
 

@@ -10,7 +10,7 @@ import tf_pflego as pfl
 from tests.sweeps.conftest import rows_of
 from tf_pflego.runs import build
 from tf_pflego.sweeps import choice, runner, store
-from tf_pflego.sweeps.definition import CHOSEN_BY
+from tf_pflego.sweeps.experiments import CHOSEN_BY
 
 RATES = {"client_learning_rate": [0.1, 0.2, 0.4]}
 
@@ -119,7 +119,7 @@ def test_what_a_choice_is_made_by_has_nothing_of_test_examples(chosen_twice):
     tree = ast.parse(inspect.getsource(choice))
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     modules -= {"collections.abc", "typing"}
-    assert modules == {"tf_pflego.core.statistic_names", "tf_pflego.sweeps.definition"}
+    assert modules == {"tf_pflego.core.statistic_names", "tf_pflego.sweeps.experiments"}
     calls = {getattr(node.func, "id", "") for node in ast.walk(tree) if isinstance(node, ast.Call)}
     assert not calls & {"open", "eval", "exec", "__import__"}
     keys = {

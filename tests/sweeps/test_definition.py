@@ -6,7 +6,7 @@ import pytest
 import tf_pflego as pfl
 from tests.sweeps.own import build_mine
 from tf_pflego.sweeps.choice import settings_tried
-from tf_pflego.sweeps.definition import plan_of
+from tf_pflego.sweeps.experiments import plan_of
 
 RATES = {"client_learning_rate": [0.003, 0.01, 0.03]}
 

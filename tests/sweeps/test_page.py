@@ -12,7 +12,7 @@ import pytest
 
 from tests.starts import in_this_process
 from tf_pflego import sweeps
-from tf_pflego.sweeps import choice, definition, figures, results, store, tables
+from tf_pflego.sweeps import choice, experiments, results, store, sweep_figures, tables
 
 MARKUP = """<script>window.ran = 1</script>"><img src=x onerror="window.ran = 1">&amp; $x$"""
 CELLS = (
@@ -47,8 +47,8 @@ def directory(tmp_path):
         tried = tried_of(cell)
         for number, settings in enumerate(tried):
             state = "not finite" if number == len(tried) - 1 else "finished"
-            key = {"run": cell.name, "trial": definition.name_of(settings), "seed": 1000}
-            about = {"state": state, "num_rounds": 5, definition.CHOSEN_BY: rng.random()}
+            key = {"run": cell.name, "trial": experiments.name_of(settings), "seed": 1000}
+            about = {"state": state, "num_rounds": 5, experiments.CHOSEN_BY: rng.random()}
             files[store.TUNING].append(key | settings | about)
         for seed in EXPERIMENT.seeds if cell is not EXPERIMENT.planned[3] else ():
             key = {"run": cell.name, "seed": seed}
@@ -58,7 +58,7 @@ def directory(tmp_path):
             files[store.RUNS].append(key | measured | moved | flags)
             for number in range(1, 6):
                 times = {"round": number, "seconds": 0.5, "bytes_down": 200, "bytes_up": 200}
-                curve = {figures.ACCURACY: rng.random()}
+                curve = {sweep_figures.ACCURACY: rng.random()}
                 files[store.CURVES].append(key | times | curve)
             for client in range(5):
                 about = {"client": client, "train_examples": 9, "test_examples": 3}
@@ -140,7 +140,7 @@ def test_where_lower_is_better_the_least_is_chosen_and_gains(with_errors):
     for cell, settings in sweep.best().items():
         finished = [r for r in sweep.tuning_rows if (r["run"], r["state"]) == (cell, "finished")]
         best = min(finished, key=lambda row: row[f"validation_{error}/client_mean/last10"])
-        assert best["trial"] == definition.name_of(settings)
+        assert best["trial"] == experiments.name_of(settings)
     heads = {"test RMSE", "best round", "difference", "clients that gain, %"}
     assert heads <= set(sweep.table().tables[0].head)
     ours, theirs = (
@@ -161,7 +161,7 @@ def test_where_lower_is_better_a_page_says_so(with_errors, tmp_path, without_pic
 
 def test_a_panel_for_each_setting_marks_what_was_chosen(directory):
     sweep = sweeps.load_sweep(directory)
-    figure = figures.settings(sweep, sweep.cells[:3], (10.4, 4.5))
+    figure = sweep_figures.settings(sweep, sweep.cells[:3], (10.4, 4.5))
     panels = [axis for axis in figure.axes if axis.get_visible()]
     assert [axis.get_title() for axis in panels] == ["local", "local", "pflego", "fedavg"]
     assert [axis.get_xscale() for axis in panels] == ["log", "linear", "log", "linear"]

@@ -9,7 +9,7 @@ from tests.runs.directories import run_directory_in
 from tf_pflego.runs import run_directory
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.runs.tensorboard import EventFiles
-from tf_pflego.serving import export
+from tf_pflego.serving import exporting
 from tf_pflego.simulation import feature_files
 from tf_pflego.system import durable
 from tf_pflego.system.lock import DirectoryLock, InUseError
@@ -127,10 +127,10 @@ def test_an_export_is_not_made_through_a_link(name, target, tmp_path):
     (tmp_path / name).symlink_to(target.parent)
     if name == "models":  # The user's own: what it leads to is not empty.
         with pytest.raises(FileExistsError, match="a new or empty directory"):
-            export.refuse_used(tmp_path / name)
+            exporting.refuse_used(tmp_path / name)
         return
     with pytest.raises(FileExistsError, match=f"{name} must not be where an export"):
-        export.new_directory(tmp_path / "models").__enter__()
+        exporting.new_directory(tmp_path / "models").__enter__()
     assert sorted(os.listdir(tmp_path)) == [name, "elsewhere"]
 
 

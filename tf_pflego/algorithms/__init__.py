@@ -12,7 +12,7 @@ from tf_pflego.algorithms import own_methods
 from tf_pflego.algorithms.own_methods import Method
 from tf_pflego.core import execution
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 from tf_pflego.system import errors, values
 
 # A method is called like its file, which has a function `build_NAME`. Its second parameter is

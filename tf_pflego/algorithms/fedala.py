@@ -39,7 +39,7 @@ from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient, hold_out, over_batches
 from tf_pflego.core.optimizers import AveragingServer
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 _CONVERGED = 0.01  # By how much a mixing weight may still move in a pass.
 # After a round in which a client was alone, Theta is Theta_i but for the rounding of a difference.

@@ -37,7 +37,7 @@ from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served
 from tf_pflego.core.last_cohort import LastCohort
 from tf_pflego.core.local_training import MiniBatches, near
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,7 @@ from tf_pflego.core.local_training import MiniBatches, gradient, minimize, over_
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import CLASSIFICATION, flat
 from tf_pflego.models.heads.prototypes import class_sums
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,7 +41,7 @@ from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.local_training import ServesOneNetwork, StepsOrMiniBatches
 from tf_pflego.core.optimizers import AveragingServer
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 OWN, SHARED = "own", "shared"
 

@@ -39,7 +39,7 @@ from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import ServesOneNetwork, StepsOrMiniBatches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.heads import head as head_lib
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

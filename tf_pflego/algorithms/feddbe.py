@@ -37,7 +37,7 @@ from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.participation import FIRST_ROUND
 from tf_pflego.core.tasks import flat
 from tf_pflego.models.heads.head import add_to_bias
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

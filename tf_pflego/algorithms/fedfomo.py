@@ -39,7 +39,7 @@ from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.last_cohort import LastCohort, with_largest
 from tf_pflego.core.local_training import MiniBatches, hold_out
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 _VALIDATION_SHARE = 0.2
 

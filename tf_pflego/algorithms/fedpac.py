@@ -50,7 +50,7 @@ from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.models.heads.combined import by_class, combined, moments
 from tf_pflego.models.personalization import head_rule
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ from tf_pflego.core.algorithm import Algorithm, Client, ClientResult, Served, We
 from tf_pflego.core.local_training import StepsOrMiniBatches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.personalization import Rule
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

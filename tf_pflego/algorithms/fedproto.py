@@ -39,7 +39,7 @@ from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.core.tasks import CLASSIFICATION, flat
 from tf_pflego.models.heads.prototypes import class_means, class_sums, head_of
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights, n
 from tf_pflego.core.optimizers import ServerSettings
 from tf_pflego.models.heads.descent import gradient_descent
 from tf_pflego.models.personalization import head_rule
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,7 +44,7 @@ from tf_pflego.core.local_training import (
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.heads.descent import gradient_descent
 from tf_pflego.models.personalization import head_rule
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,7 +35,7 @@ from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.models.heads.head import ABSENT_LOGIT, add_to_bias
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,7 +44,7 @@ from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import CLASSIFICATION, flat
 from tf_pflego.models.extended import affine, extended, normalized
 from tf_pflego.models.heads import head as head_lib
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

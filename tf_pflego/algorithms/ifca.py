@@ -45,7 +45,7 @@ from tf_pflego.core import nests, seeds, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
 from tf_pflego.core.local_training import StepsOrMiniBatches
 from tf_pflego.models.heads import head as head_lib
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

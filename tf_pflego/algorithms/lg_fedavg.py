@@ -30,7 +30,7 @@ from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient
 from tf_pflego.core.optimizers import AveragingServer
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,7 +37,7 @@ from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.local_training import MiniBatches, ServesOneNetwork
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import flat
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

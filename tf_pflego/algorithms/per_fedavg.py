@@ -40,7 +40,7 @@ from tf_pflego.core.local_training import (
     halves,
 )
 from tf_pflego.core.optimizers import AveragingServer
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 _DIFFERENCE = 1e-3
 

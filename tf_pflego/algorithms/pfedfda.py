@@ -48,7 +48,7 @@ from tf_pflego.core.tasks import CLASSIFICATION, flat
 from tf_pflego.models.heads.gaussian import discriminant, interpolated
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import head_rule
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

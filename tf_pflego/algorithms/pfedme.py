@@ -36,7 +36,7 @@ from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.local_training import MiniBatches, gradient
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

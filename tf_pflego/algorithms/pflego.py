@@ -54,7 +54,7 @@ from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
 from tf_pflego.core.exchanges import Exchanges
 from tf_pflego.core.optimizers import ServerSettings
 from tf_pflego.models.personalization import HeadTraining
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,7 +68,7 @@ from tf_pflego.core.exchanges import Exchanges
 from tf_pflego.core.tasks import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from tf_pflego.models.heads.corrected import CAPS, CorrectedHead, corrected
 from tf_pflego.models.personalization import head_rule
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

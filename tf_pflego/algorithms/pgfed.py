@@ -42,7 +42,7 @@ from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.last_cohort import LastCohort
 from tf_pflego.core.local_training import FirstOrder, MiniBatches, gradient
 from tf_pflego.core.optimizers import AveragingServer
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ import dataclasses
 from tf_pflego.algorithms.pgfed import PGFedConfig, build_pgfed, offsets_of_all
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 def build_pgfed_ce(model: SplitModel, config: PGFedConfig) -> Algorithm:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tf_pflego.algorithms.pgfed import PGFedConfig, build_pgfed
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, Weights
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)

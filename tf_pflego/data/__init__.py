@@ -1,5 +1,6 @@
 """Datasets, their partitions over clients, and the clients' arrays."""
 
+from tf_pflego.data.client_split import ClientSplit as ClientSplit
 from tf_pflego.data.clients import ClientData as ClientData
 from tf_pflego.data.clients import Origin as Origin
 from tf_pflego.data.datasets.catalogue import Dataset as Dataset
@@ -17,4 +18,3 @@ from tf_pflego.data.partitions.partition import Partition as Partition
 from tf_pflego.data.partitions.round_robin import classes_per_client as classes_per_client
 from tf_pflego.data.partitions.round_robin import round_robin as round_robin
 from tf_pflego.data.partitions.validation import held_out as held_out
-from tf_pflego.data.split import ClientSplit as ClientSplit

@@ -14,8 +14,8 @@ import numpy as np
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data import checks
 from tf_pflego.data import labels as labels_lib
+from tf_pflego.data.client_split import ClientSplit
 from tf_pflego.data.partitions.partition import joined, parted
-from tf_pflego.data.split import ClientSplit
 from tf_pflego.system import values
 
 _INT32 = np.iinfo(np.int32)

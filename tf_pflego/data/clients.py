@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data import checks, client_checks, client_names, fingerprints, joining, labels
+from tf_pflego.data.client_split import ClientSplit
 from tf_pflego.data.partitions.partition import Partition, joined, parted
 from tf_pflego.data.partitions.validation import held_out
-from tf_pflego.data.split import ClientSplit
 from tf_pflego.system import texts, values
 
 if TYPE_CHECKING:

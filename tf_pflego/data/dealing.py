@@ -8,11 +8,11 @@ import numpy as np
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data import checks, client_checks
 from tf_pflego.data import labels as labels_lib
+from tf_pflego.data.client_split import ClientSplit
 from tf_pflego.data.clients import LABEL_SPACES, ClientData, Origin
 from tf_pflego.data.datasets.catalogue import Dataset
 from tf_pflego.data.partitions import disagreement
 from tf_pflego.data.partitions.partition import Partition, joined
-from tf_pflego.data.split import ClientSplit
 from tf_pflego.system import file_arrays, values
 
 

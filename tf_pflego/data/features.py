@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
+from tf_pflego.data.client_split import ClientSplit
 from tf_pflego.data.clients import ClientData
-from tf_pflego.data.split import ClientSplit
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -11,7 +11,7 @@ import hashlib
 
 import numpy as np
 
-from tf_pflego.data.split import ClientSplit
+from tf_pflego.data.client_split import ClientSplit
 
 SIZE = 16  # bytes of a fingerprint
 MOST_ROWS = 2**16  # The least so many digests are a sample, the same of equal rows anywhere.

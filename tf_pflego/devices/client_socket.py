@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 from tf_pflego.devices import frames, messages
-from tf_pflego.devices.client import Resident
 from tf_pflego.devices.frames import LinkError
+from tf_pflego.devices.resident import Resident
 
 # A link that stalls in the middle of a message is closed.
 _STALLED_SECONDS, _WAIT_SECONDS = 60.0, 0.2

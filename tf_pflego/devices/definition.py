@@ -24,8 +24,8 @@ from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data import client_names
+from tf_pflego.data.client_split import ClientSplit
 from tf_pflego.data.clients import ClientData
-from tf_pflego.data.split import ClientSplit
 from tf_pflego.models import networks
 from tf_pflego.models.divided import divided
 from tf_pflego.runs import aggregation_settings, build, config
@@ -291,7 +291,7 @@ class Definition:
             )
         import pyarrow as pa
 
-        from tf_pflego.data.tables import dealing, reading  # They take pyarrow.
+        from tf_pflego.data.tables import reading, rows_to_clients  # They take pyarrow.
 
         columns, owner = self._preprocessing(), "whose row it is"
         labels = [name.strip() for name in self.table["label_column"].split(",")]
@@ -299,7 +299,7 @@ class Definition:
             labels * (self.model_facts.task == tasks.CLASSIFICATION)
         )
         rows = reading.read(table, of_text.__contains__)
-        clients = dealing.from_table(
+        clients = rows_to_clients.from_table(
             rows.append_column(owner, pa.array(["one"] * len(rows))),
             owner,
             labels,

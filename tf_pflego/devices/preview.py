@@ -9,8 +9,8 @@ import tensorflow as tf
 from tf_pflego.aggregation.wrapping import Uploaded
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Round, num_bytes
-from tf_pflego.devices.client import ONLY, Resident
 from tf_pflego.devices.definition import Definition
+from tf_pflego.devices.resident import ONLY, Resident
 from tf_pflego.engines.engine import Cohort
 from tf_pflego.runs import aggregation_settings
 from tf_pflego.runs.config import UNIFORM

@@ -6,4 +6,4 @@ from tf_pflego.models.networks import cnn_pgfed as cnn_pgfed
 from tf_pflego.models.networks import mlp as mlp
 from tf_pflego.models.networks import omniglot_cnn as omniglot_cnn
 from tf_pflego.models.networks import resnet8 as resnet8
-from tf_pflego.models.split import SplitModel as SplitModel
+from tf_pflego.models.split_model import SplitModel as SplitModel

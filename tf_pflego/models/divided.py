@@ -6,7 +6,7 @@ import weakref
 
 from tf_pflego.models.body.body import Body
 from tf_pflego.models.body.frozen import Frozen, end_of, parts_of
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 from tf_pflego.system import log
 
 # A model of a user's is divided once, so that its runs share what is traced.

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 EPSILON = 1e-5  # of layer normalisation
 

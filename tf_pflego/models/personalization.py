@@ -17,7 +17,7 @@ from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import gradient, loop
 from tf_pflego.models.heads.objective import HeadObjective
 from tf_pflego.models.heads.solvers import SOLVERS, STEPWISE, WITH_RATE, automatic_rate, solve
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 
 Rule: TypeAlias = "Callable[[tf.Tensor, Client, tf.Tensor, tf.Tensor], tf.Tensor]"
 LearnOn: TypeAlias = "Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]"

@@ -16,9 +16,9 @@ import tempfile
 from tf_pflego import engines
 from tf_pflego.core.settings import setting
 from tf_pflego.devices import client_socket, preview
-from tf_pflego.devices.client import Resident
 from tf_pflego.devices.client_directory import SOCKET, Journal
 from tf_pflego.devices.definition import Definition
+from tf_pflego.devices.resident import Resident
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.personalize import ARRAYS, arrays_of
 from tf_pflego.program.run_options import start_tensorflow

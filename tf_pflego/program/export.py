@@ -6,8 +6,8 @@ from tf_pflego.core.settings import setting
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.run_options import RunOptions
-from tf_pflego.serving import export as export_lib
-from tf_pflego.serving import limits
+from tf_pflego.serving import exportable
+from tf_pflego.serving import exporting as export_lib
 from tf_pflego.system import log
 from tf_pflego.system.signals import Interruption
 
@@ -33,7 +33,7 @@ class Options(RunOptions):
         "none",
         "how TFLite holds the weights that do not learn on; how good a model is before and after "
         "is shown",
-        choices=limits.QUANTIZATIONS,
+        choices=exportable.QUANTIZATIONS,
     )
 
     def __post_init__(self):

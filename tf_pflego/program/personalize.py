@@ -12,8 +12,8 @@ from tf_pflego.data import client_names
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.run_options import RunOptions
 from tf_pflego.runs import table_settings
-from tf_pflego.serving import export as export_lib
-from tf_pflego.serving import limits
+from tf_pflego.serving import exportable
+from tf_pflego.serving import exporting as export_lib
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult, refuse_other_examples
 from tf_pflego.system import durable, limited_files, log
 from tf_pflego.system.signals import Interruption
@@ -83,7 +83,7 @@ def run(flag_values, interruption: Interruption) -> None:
         with run.simulation("in_process") as simulation:
             interruption.check()
             if options.output_dir:
-                limits.refuse_what_cannot_leave(simulation, options.format, name)
+                exportable.refuse_what_cannot_leave(simulation, options.format, name)
             new = NewClients(simulation, clients, options.steps, options.learning_rate, name)
             terminal.show(f"{clients.num_clients} new clients learn on: {new.learns}")
             task = simulation.algorithm.model.task

@@ -16,7 +16,7 @@ from tf_pflego.program import terminal
 from tf_pflego.program.flags import VerbOptions
 from tf_pflego.runs import stored_run
 from tf_pflego.runs.reader import CLIENT
-from tf_pflego.serving import limits
+from tf_pflego.serving import exportable
 from tf_pflego.system import deferred, temporary
 
 
@@ -66,7 +66,7 @@ class RunOptions(StoredRunOptions):
     format: str = setting(
         "savedmodel",
         "what the models are written as: SavedModel and TFLite learn on, Keras only serves",
-        choices=limits.FORMATS,
+        choices=exportable.FORMATS,
     )
     model: str = setting("", "which of the models that the method serves; empty for the first")
 

@@ -25,8 +25,8 @@ from tf_pflego.program import help_pages, terminal
 from tf_pflego.program.run_options import start_tensorflow
 from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.sweeps import definition, results, runner, store, tables
-from tf_pflego.sweeps.definition import Experiment, Range, grid
+from tf_pflego.sweeps import experiments, results, runner, store, tables
+from tf_pflego.sweeps.experiments import Experiment, Range, grid
 from tf_pflego.system import temporary, texts
 from tf_pflego.system.signals import Interruption
 
@@ -42,7 +42,7 @@ PLACES = {
 MOST_PLACES = 1
 FLAGS_OF_ARGUMENTS = {"path": "output_dir"}
 _RANGE = re.compile(r"(?P<low>[^:]+?)\.\.(?P<high>[^:]+?)(?P<log>:log)?")
-_OF_RUN = {n: one for n, one in definition.OF_RUN.items() if n not in definition.OF_SWEEP}
+_OF_RUN = {n: one for n, one in experiments.OF_RUN.items() if n not in experiments.OF_SWEEP}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Options(program_flags.VerbOptions):
     output_dir: str = setting("", "directory of the sweep", is_path=True)
     seeds: str = setting("0", "seeds of the runs that are reported, as 0,1,2")
     choose: str = setting(
-        definition.CHOICES[0],
+        experiments.CHOICES[0],
         "by what hyper-parameters are chosen: how good all clients are in the mean on validation "
         "examples, or none, with which each value is reported",
-        choices=definition.CHOICES,
+        choices=experiments.CHOICES,
     )
     tuning_seeds: str = setting("1000", "seeds of the runs that a choice is made by")
     tuning_rounds: int = setting(
@@ -165,7 +165,7 @@ def _experiments(file, changes, of_sweep):
     if not file:
         lists = {name: value for name, value in changes.items() if name in _OF_RUN}
         base = {name: value for name, value in changes.items() if name not in _OF_RUN}
-        return [definition.InFile("", "", Experiment(grid(**lists), base, **of_sweep))]
+        return [experiments.InFile("", "", Experiment(grid(**lists), base, **of_sweep))]
 
     def changed(one):
         tuning = {**one.experiment.tuning, **of_sweep.get("tuning", {})}
@@ -173,7 +173,7 @@ def _experiments(file, changes, of_sweep):
         parts["cells"] = [{**cell, **changes} for cell in one.experiment.cells]
         return one._replace(experiment=dataclasses.replace(one.experiment, **parts))
 
-    return [changed(one) for one in definition.load_file(file)]
+    return [changed(one) for one in experiments.load_file(file)]
 
 
 def _of_sweep(options, flag_values):
@@ -242,12 +242,12 @@ def _cells_of(experiment, where):
 def _make(options, experiment, cells, place, source, interruption):
     """Makes the runs, shows the tables, and returns the runs that failed."""
     for cell in cells if experiment.clients is None else ():
-        training.refuse_few_clients(definition.plan_of(cell.settings))
+        training.refuse_few_clients(experiments.plan_of(cell.settings))
     interruption.hint = lambda: "; the same command goes on with it"
     beside = options.jobs > 1 or options.ray_address
     if not beside:
         start_tensorflow()
-        settings = [definition.plan_of(cell.settings).settings for cell in cells]
+        settings = [experiments.plan_of(cell.settings).settings for cell in cells]
         engines.prepare_process(min(one.most_per_round() for one in settings))
     with temporary.own_directory():
         outcome = runner.sweep(

@@ -18,9 +18,9 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.engine import ShardLostError, WorkerError
 from tf_pflego.ray.connection import POLL_SECONDS, connect, result_of
-from tf_pflego.ray.engine import RayEngine
 from tf_pflego.ray.host import Host, Opened
 from tf_pflego.ray.options import RayOptions, refuse_empty_shards
+from tf_pflego.ray.ray_engine import RayEngine
 from tf_pflego.system import log
 
 _ATTEMPTS = 3  # to open a federation while hosts end

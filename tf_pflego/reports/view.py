@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core.statistic_names import of_metric
-from tf_pflego.reports import charts, clients, figures, metrics, series
+from tf_pflego.reports import charts, client_sections, figures, metrics, series
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, tidy
 from tf_pflego.reports.page_parts import NOT_REACHED, Runs, Table
 from tf_pflego.reports.stored import ReportedRun
@@ -35,17 +35,17 @@ _VALIDATION = "validation_accuracy/client_mean"
 def page_of(all_runs: Sequence[ReportedRun], reference: ReportedRun) -> dict[str, Any]:
     """Returns the template's data on runs, whose clients are compared with the reference's."""
     runs = Runs(all_runs, reference)
-    target, table = _target(runs), clients.table(runs)
+    target, table = _target(runs), client_sections.table(runs)
     sections = {
         "runs": ("The runs", _overview(runs)),
         "curves": ("Training", _curves(runs)),
         "privacy": ("Privacy", _privacy(runs)),
         "target": (f"Cost to a target {runs.first.title}", target),
-        "clients": ("Clients at the end", clients.distribution(runs)),
-        "predicted": ("Predicted and true", clients.predicted(runs)),
-        "gains": ("Who gained, who lost", clients.gains(runs)),
-        "new-clients": ("New clients", clients.new_clients(runs)),
-        "partition": ("Who holds what", clients.partitions(runs)),
+        "clients": ("Clients at the end", client_sections.distribution(runs)),
+        "predicted": ("Predicted and true", client_sections.predicted(runs)),
+        "gains": ("Who gained, who lost", client_sections.gains(runs)),
+        "new-clients": ("New clients", client_sections.new_clients(runs)),
+        "partition": ("Who holds what", client_sections.partitions(runs)),
         "table": ("Every client", table),
         "settings": ("Settings", settings(runs)),
         "terms": ("What the metrics are", {"metrics": runs.metrics}),

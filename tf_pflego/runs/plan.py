@@ -16,7 +16,7 @@ from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data.clients import ClientData
 from tf_pflego.models import networks
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 from tf_pflego.runs import loading
 from tf_pflego.runs.config import UNIFORM, RunConfig
 from tf_pflego.runs.model_facts import Elsewhere

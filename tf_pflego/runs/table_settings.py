@@ -103,7 +103,7 @@ def check_source(config: Any) -> None:
 
 def clients_of(run_config: Any, preprocessing: Preprocessing | None = None) -> ClientData:
     """Returns the clients of a run's table, prepared anew or like earlier rows."""
-    from tf_pflego.data.tables import dealing, tfds_examples  # They take pyarrow.
+    from tf_pflego.data.tables import rows_to_clients, tfds_examples  # They take pyarrow.
 
     given = {one.name: getattr(run_config, one.name) for one in dataclasses.fields(TableSettings)}
     given |= {argument: given.pop(name) for argument, name in ARGUMENTS.items()}
@@ -112,7 +112,7 @@ def clients_of(run_config: Any, preprocessing: Preprocessing | None = None) -> C
     where = run_config.data_dir or None, run_config.download
     given["table"] = given["table"] or tfds_examples.of_dataset(run_config.dataset, *where)
     given |= {"label_space": run_config.label_space, "seed": run_config.seed}
-    clients = dealing.from_table(**given, preprocessing=preprocessing)
+    clients = rows_to_clients.from_table(**given, preprocessing=preprocessing)
     class_mask = run_config.class_mask and run_config.label_space == "global"
     return dataclasses.replace(clients, class_mask=class_mask, dataset=run_config.dataset)
 

@@ -19,7 +19,7 @@ from tf_pflego.data.labels import NO_LABEL
 from tf_pflego.data.model_inputs import as_model_inputs
 from tf_pflego.data.tables import raw_columns
 from tf_pflego.models.personalization import learning_on
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 from tf_pflego.simulation.client_models import EXAMPLES, ServedClient, lone_client
 
 

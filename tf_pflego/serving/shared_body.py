@@ -22,7 +22,7 @@ from tf_pflego.core.algorithm import Weights
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.serving import personal_model as personal
-from tf_pflego.serving.export import (
+from tf_pflego.serving.exporting import (
     chosen_clients,
     new_directory,
     said_of_inputs,

@@ -24,7 +24,7 @@ from tf_pflego.data.tables import raw_columns
 from tf_pflego.models.divided import whole
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import Rule
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 from tf_pflego.system import values
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ def build(place, algorithm, clients, server_state, federation, seed, max_restart
         return InProcessEngine(algorithm, clients, server_state, seed)
     if name == "tff":
         try:
-            from tf_pflego.tff.engine.engine import TffEngine
+            from tf_pflego.tff.engine.tff_engine import TffEngine
         except ImportError as error:
             raise _absent("tff", error.__cause__ or error) from error
         return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)

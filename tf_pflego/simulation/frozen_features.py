@@ -17,12 +17,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import version
+from tf_pflego.data.client_split import ClientSplit
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.features import FeatureData
 from tf_pflego.data.model_inputs import as_model_inputs
-from tf_pflego.data.split import ClientSplit
 from tf_pflego.models.divided import divided
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 from tf_pflego.simulation import feature_files
 from tf_pflego.simulation.fitting import refuse_unfit_examples
 from tf_pflego.system import durable, file_arrays, log, rows, texts, values

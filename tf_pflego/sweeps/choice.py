@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tf_pflego.core.statistic_names import Shown, first_of
-from tf_pflego.sweeps.definition import CHOSEN_BY, Cell, Range
+from tf_pflego.sweeps.experiments import CHOSEN_BY, Cell, Range
 
 FINISHED, NOT_FINITE = "finished", "not finite"
 

@@ -16,7 +16,7 @@ from tf_pflego.runs import reader
 from tf_pflego.runs.reader import OWN_STATISTICS, places
 from tf_pflego.simulation.records import CHECKPOINT_FILES
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.definition import Cell
+from tf_pflego.sweeps.experiments import Cell
 from tf_pflego.sweeps.store import CURVES, RUNS, SECONDS, SERVED, TUNING, VALIDATION
 from tf_pflego.system import durable, limited_files
 

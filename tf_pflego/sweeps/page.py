@@ -2,12 +2,12 @@
 
 import pathlib
 
-from tf_pflego.reports import clients, view, writing
+from tf_pflego.reports import client_sections, view, writing
 from tf_pflego.reports import figures as drawing
 from tf_pflego.reports.metrics import UNKNOWN, in_unit, listed
 from tf_pflego.reports.page_parts import Runs, Table
 from tf_pflego.reports.series import Series
-from tf_pflego.sweeps import choice, figures, tables
+from tf_pflego.sweeps import choice, sweep_figures, tables
 from tf_pflego.sweeps.stored_sweep import StoredSweep
 from tf_pflego.system.texts import words
 
@@ -16,8 +16,8 @@ _TEMPLATE = pathlib.Path(__file__).parent / "sweep.html.jinja"
 
 def write(sweep: StoredSweep, output: pathlib.Path) -> None:
     """Writes the page; `Sweep.report` says more."""
-    groups = figures.by_condition(sweep)
-    ended = {condition: clients.distribution(runs) for condition, runs in groups.items()}
+    groups = sweep_figures.by_condition(sweep)
+    ended = {condition: client_sections.distribution(runs) for condition, runs in groups.items()}
     sections = {
         "choice": ("What was chosen", _choices(sweep)),
         "curves": (
@@ -25,7 +25,7 @@ def write(sweep: StoredSweep, output: pathlib.Path) -> None:
             {
                 condition: view.chart(runs, 0, metric, "rounds")
                 for condition, runs in groups.items()
-                if (metric := runs.first.metric(figures.ACCURACY)) in runs.metrics
+                if (metric := runs.first.metric(sweep_figures.ACCURACY)) in runs.metrics
             },
         ),
         "clients": (
@@ -62,7 +62,7 @@ def _choices(sweep):
             chosen = [f"{row[0]} with {row[1]}" for row in rows if row[-1] == "yes"] or ["none"]
             pictures = {
                 width: drawing.svg_of(
-                    figures.settings(sweep, cells, size),
+                    sweep_figures.settings(sweep, cells, size),
                     f"s{number}{width}",
                     f"Validation {first.plural} of what was tried. Chosen: {listed(chosen)}.",
                 )

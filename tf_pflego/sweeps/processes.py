@@ -83,7 +83,7 @@ class OnRay:
     """A Ray cluster whose nodes have the directory of the sweep; it makes jobs side by side."""
 
     def __init__(self, root: pathlib.Path, cores: int, source: str, address: str):
-        from tf_pflego.ray.tasks import Tasks  # Ray is needed for nothing else.
+        from tf_pflego.ray.remote_tasks import Tasks  # Ray is needed for nothing else.
 
         self._tasks = Tasks(address, cores)
         self._arguments = str(root), cores, source

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tf_pflego.sweeps import choice, filling, store
 from tf_pflego.sweeps.choice import settings_tried
-from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of
+from tf_pflego.sweeps.experiments import Cell, Experiment, method_name, name_of
 from tf_pflego.sweeps.run_jobs import FAILED, Job, Outcome
 from tf_pflego.sweeps.search import Search
 from tf_pflego.system import log, texts

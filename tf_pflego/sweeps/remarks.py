@@ -9,7 +9,7 @@ from tf_pflego import algorithms
 from tf_pflego.core.statistic_names import Shown, significant
 from tf_pflego.reports.metrics import listed
 from tf_pflego.sweeps import choice
-from tf_pflego.sweeps.definition import Cell, words
+from tf_pflego.sweeps.experiments import Cell, words
 from tf_pflego.sweeps.stored_sweep import StoredSweep
 from tf_pflego.system import texts
 

@@ -6,7 +6,7 @@ import pathlib
 from tf_pflego.reports import writing
 from tf_pflego.runs.reader import places
 from tf_pflego.sweeps import tables
-from tf_pflego.sweeps.definition import Experiment, Range
+from tf_pflego.sweeps.experiments import Experiment, Range
 from tf_pflego.sweeps.stored_sweep import StoredSweep
 from tf_pflego.system import durable, limited_files, texts, values
 

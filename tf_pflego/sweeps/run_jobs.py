@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.simulation.not_finite import NotFiniteError
-from tf_pflego.sweeps import choice, definition
-from tf_pflego.sweeps.definition import CHOSEN_BY, Experiment, plan_of
+from tf_pflego.sweeps import choice, experiments
+from tf_pflego.sweeps.experiments import CHOSEN_BY, Experiment, plan_of
 from tf_pflego.sweeps.filling import DamagedRunError, read_run
 from tf_pflego.sweeps.store import RAW, SERVED
 from tf_pflego.system import lock, log
@@ -151,7 +151,7 @@ def _prepare(cores, source):
     with contextlib.suppress(RuntimeError):  # TensorFlow is running already.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(cores)
-    return definition.load_file(source)[0].experiment if source else None
+    return experiments.load_file(source)[0].experiment if source else None
 
 
 def make_there(job: str, root: str, cores: int, source: str) -> list[Outcome]:

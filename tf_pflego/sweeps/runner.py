@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_pflego.algorithms import own_methods
 from tf_pflego.sweeps import processes, results, run_jobs
-from tf_pflego.sweeps.definition import Experiment
+from tf_pflego.sweeps.experiments import Experiment
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system import durable, errors, log, texts, values
 from tf_pflego.system.lock import taken

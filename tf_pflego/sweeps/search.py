@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from tf_pflego.sweeps.choice import Trial
-from tf_pflego.sweeps.definition import Cell, Range
+from tf_pflego.sweeps.experiments import Cell, Range
 
 _SEED = 0
 

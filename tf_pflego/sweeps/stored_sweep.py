@@ -12,7 +12,7 @@ import numpy as np
 from tf_pflego.core.statistic_names import Shown, first_of
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.choice import settings_tried
-from tf_pflego.sweeps.definition import Cell, Range, name_of
+from tf_pflego.sweeps.experiments import Cell, Range, name_of
 
 
 class StoredSweep:

@@ -280,7 +280,7 @@ def _notes(sweep, firsts, heads):
 
 def files_of(sweep: StoredSweep) -> dict[str, bytes]:
     """Returns the tables and figures of a comparison, by the names of their files."""
-    from tf_pflego.sweeps import figures  # matplotlib takes a part of a second.
+    from tf_pflego.sweeps import sweep_figures  # matplotlib takes a part of a second.
 
     compared = Comparison(sweep)
     pages = {
@@ -289,7 +289,7 @@ def files_of(sweep: StoredSweep) -> dict[str, bytes]:
         "tables.tex": compared.latex(),
     }
     content = {name: page.encode("utf-8") for name, page in pages.items()}
-    return content | figures.files_of(sweep)
+    return content | sweep_figures.files_of(sweep)
 
 
 def page(sweep: StoredSweep, compared: Comparison | None = None) -> str:

@@ -4,12 +4,12 @@ Here a method is a `tff.templates.IterativeProcess` whose types can be read, cal
 combined with what TFF offers. `Simulation` with `engine="tff"` gives the same weights faster.
 """
 
-from tf_pflego.tff.evaluation import build_evaluation as build_evaluation
+from tf_pflego.tff.client_evaluation import build_evaluation as build_evaluation
 from tf_pflego.tff.feeding import Training as Training
 from tf_pflego.tff.feeding import data_of as data_of
 from tf_pflego.tff.feeding import data_spec as data_spec
 from tf_pflego.tff.learning import build_learning_process as build_learning_process
-from tf_pflego.tff.privacy import private_aggregator as private_aggregator
+from tf_pflego.tff.private_aggregator import private_aggregator as private_aggregator
 from tf_pflego.tff.process import FederatedProcess as FederatedProcess
 from tf_pflego.tff.process import ProcessState as ProcessState
 from tf_pflego.tff.process import build_process as build_process

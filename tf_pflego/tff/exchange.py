@@ -22,7 +22,7 @@ import tensorflow as tf
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, Exchange, Uploads
 from tf_pflego.core.nests import Structure
-from tf_pflego.tff import metrics, types
+from tf_pflego.tff import counting, types
 from tf_pflego.tff.aggregation import SUM, Aggregation, Aggregator, Rows, Upload
 from tf_pflego.tff.installed import tff
 
@@ -80,7 +80,7 @@ class ExchangeSteps:
         self.client_work = types.computation(
             self._work, message, to_one, types.of(specs.client_state), inputs, number
         )
-        self.metrics = metrics.of_sums(self._task, self.client_work.type_signature.result.counts)
+        self.metrics = counting.of_sums(self._task, self.client_work.type_signature.result.counts)
         upload = self.client_work.type_signature.result.upload
         self.sees_single_clients = types.num_tensors(upload.rows.individual) > 0
         self.aggregation = Aggregation(aggregator.factory, upload)
@@ -128,7 +128,7 @@ class ExchangeSteps:
         )
         if self._train_metrics:
             train = types.Data(client.examples, client.labels)
-            counts |= metrics.counts(self._task, self._served, result.weights, client, train)
+            counts |= counting.counts(self._task, self._served, result.weights, client, train)
         upload = Upload(summed, averaged, weight, rows)
         return WorkResult(if_finite(result.state, state), upload, counts)
 

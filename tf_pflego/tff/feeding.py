@@ -14,7 +14,7 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import as_model_inputs
 from tf_pflego.system import values
-from tf_pflego.tff.evaluation import Evaluated, build_evaluation
+from tf_pflego.tff.client_evaluation import Evaluated, build_evaluation
 from tf_pflego.tff.process import FederatedProcess, ProcessState
 from tf_pflego.tff.types import ClientInputs, Data
 

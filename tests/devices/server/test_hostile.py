@@ -7,7 +7,7 @@ from tests.devices import federation
 from tests.devices.federation import NAMES, clients_like, config_of
 from tests.devices.server.clients import serve
 from tf_pflego.devices import messages
-from tf_pflego.devices.client import Resident
+from tf_pflego.devices.resident import Resident
 from tf_pflego.runs import reader
 
 HOSTILE = NAMES[2]

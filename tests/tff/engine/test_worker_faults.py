@@ -36,7 +36,9 @@ from tf_pflego.engines import WorkerError
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.tff.engine import watch
 
-tff_engine = pytest.importorskip("tf_pflego.tff.engine.engine", reason="the TFF engine is optional")
+tff_engine = pytest.importorskip(
+    "tf_pflego.tff.engine.tff_engine", reason="the TFF engine is optional"
+)
 
 ROUNDS = 3
 

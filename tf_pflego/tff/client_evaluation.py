@@ -6,7 +6,7 @@ import collections
 from typing import Any, NamedTuple
 
 from tf_pflego.system import values
-from tf_pflego.tff import metrics, types
+from tf_pflego.tff import counting, types
 from tf_pflego.tff.installed import tff
 from tf_pflego.tff.process import FederatedProcess
 
@@ -35,13 +35,13 @@ def build_evaluation(process: FederatedProcess) -> tff.Computation:
         client = types.client_of(inputs, inputs.seeds[0])
         whole = types.Data.whole(data)
         counts = {
-            name: metrics.counts(task, served, served.weights(server, client_state), client, whole)
+            name: counting.counts(task, served, served.weights(server, client_state), client, whole)
             for name, served in algorithm.served.items()
         }
         return collections.OrderedDict(counts)
 
     def of_models(counts):
-        pairs = ((name, metrics.values(task, one)) for name, one in counts.items())
+        pairs = ((name, counting.values(task, one)) for name, one in counts.items())
         return collections.OrderedDict(pairs)
 
     run = types.computation(

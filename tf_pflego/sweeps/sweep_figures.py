@@ -15,7 +15,7 @@ from tf_pflego.reports.page_parts import Runs
 from tf_pflego.reports.series import Series
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.definition import Cell, Range
+from tf_pflego.sweeps.experiments import Cell, Range
 from tf_pflego.sweeps.stored_sweep import StoredSweep
 from tf_pflego.system.texts import words
 

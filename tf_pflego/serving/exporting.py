@@ -24,7 +24,7 @@ from tf_pflego.data import client_names
 from tf_pflego.data.tables import raw_columns
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.serving import formats
-from tf_pflego.serving.limits import refuse_what_cannot_leave
+from tf_pflego.serving.exportable import refuse_what_cannot_leave
 from tf_pflego.simulation.client_models import ServedClient, served_client, served_name
 from tf_pflego.simulation.evaluation import label_scales
 from tf_pflego.simulation.simulation import Simulation

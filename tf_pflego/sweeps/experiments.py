@@ -18,7 +18,7 @@ from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods
 from tf_pflego.core import settings as settings_lib
 from tf_pflego.data.clients import ClientData
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.split_model import SplitModel
 from tf_pflego.runs import config
 from tf_pflego.runs.plan import Plan
 from tf_pflego.simulation.records import method_title
