@@ -152,7 +152,7 @@ def test_whatever_else_is_raised_is_one_line(
     def fail(*_, **__):
         raise raised
 
-    monkeypatch.setattr(training, "run", fail)
+    monkeypatch.setattr(training, "train", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = in_this_process(["train"], capsys)
     assert result.returncode == code

@@ -139,7 +139,7 @@ def test_every_cell_is_valid_and_fits_its_algorithm(cells):
             if callable(method):  # On a command line a method of one's own is its file and name.
                 method = f"{inspect.getfile(method)}:{method.__name__}"
             settings = cell.settings | {"algorithm": method}
-            _, _, unused = parsed(*store.lines_of(settings).splitlines())
+            _, unused = parsed(*store.lines_of(settings).splitlines())
             assert not unused, cell.name
 
 
@@ -164,11 +164,11 @@ def test_flag_files_to_read_are_one_per_algorithm_with_what_was_measured():
     assert every == {quickstart, *named, *files}
     names = []
     for path in every:
-        run_config, _, unused = parsed(f"--flagfile={path}")
+        plan, unused = parsed(f"--flagfile={path}")
         assert not unused, path
         if path in files:
             assert path.read_text(encoding="utf-8") == files[path], RUN_IT
-            names.append(run_config.algorithm)
+            names.append(plan.settings.algorithm)
     assert sorted(names) == sorted(algorithms.REGISTRY)
     cell = documents.EXPERIMENTS["table1"].planned[0]
     text = documents.flag_file("table1", cell, [], "own.flags")

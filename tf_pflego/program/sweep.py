@@ -25,6 +25,7 @@ from tf_pflego.program import help_pages, terminal
 from tf_pflego.program.run_options import start_tensorflow
 from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.simulation import engine_choice
 from tf_pflego.sweeps import experiments, results, runner, store, tables
 from tf_pflego.sweeps.experiments import Experiment, Range, grid
 from tf_pflego.system import temporary, texts
@@ -135,7 +136,7 @@ def run(flag_values, interruption: Interruption, file: str = "") -> None:
         for name in flag_values
         if flag_values[name].present and name not in of_program
     }
-    if changes.get("engine") == "ray":  # The runs themselves use the cluster.
+    if engine_choice.is_cluster(changes.get("engine", "")):  # The runs themselves use the cluster.
         changes["ray_address"] = options.ray_address
         options = dataclasses.replace(options, ray_address="")
     root = pathlib.Path(options.output_dir).expanduser()

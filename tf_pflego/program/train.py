@@ -14,6 +14,7 @@ from tf_pflego.program.run_options import refuse_own, start_tensorflow
 from tf_pflego.runs import config, loading, methods, reader, stored_run, table_settings, training
 from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
+from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.records import method_title
 from tf_pflego.system import log, temporary, values
 from tf_pflego.system.signals import Interruption
@@ -86,7 +87,7 @@ def _resumed(flag_values):
         if not holds_run(directory):
             _start_new(flag_values, directory)
         return {}
-    is_elsewhere = stored.configuration.get("engine") == "devices"
+    is_elsewhere = engine_choice.is_elsewhere(stored.configuration.get("engine", ""))
     if not is_elsewhere:
         refuse_own(stored, "resume", "pfl.run(RunConfig(resume=True, ...), clients=..., model=...)")
     _refuse_unnamed(stored, flag_values)

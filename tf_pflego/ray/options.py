@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import socket
+from typing import Any
 
 from tf_pflego.engines.engine import WorkerError
 from tf_pflego.system import values
@@ -37,6 +38,17 @@ class RayOptions:
     cpus_per_shard: float = 1.0
     gpus_per_shard: float = 0.0
     deadline_seconds: float = 600.0
+
+    @classmethod
+    def of(cls, settings: Any) -> "RayOptions":
+        """Returns the options that the settings of a run name."""
+        return cls(
+            settings.num_shards,
+            check_address("ray_address", settings.ray_address),
+            settings.cpus_per_shard,
+            settings.gpus_per_shard,
+            settings.node_deadline,
+        )
 
     def __post_init__(self):
         checked = {

@@ -342,8 +342,7 @@ class RunConfig(
         aggregation_settings.check(self)
         device_settings.check(self)
         output_settings.check(self)
-        if self.engine == "ray":
-            self._check_cluster()
+        self.place()
         if self.participation == "range":
             bounds = self.clients_per_round_range.split(",")
             if len(bounds) != 2 or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", b) for b in bounds):
@@ -356,21 +355,9 @@ class RunConfig(
         """Returns the value of a setting; the dataset's default if it is "auto" or 0."""
         return chosen(vars(self), name)
 
-    def _check_cluster(self):
-        from tf_pflego.ray import options
-
-        options.check_address("ray_address", self.ray_address)
-        self.place()
-
     def place(self) -> engine_choice.Choice:
         """Returns the engine: its name, or the options of a Ray cluster."""
-        if self.engine != "ray":
-            return self.engine
-        from tf_pflego.ray.options import RayOptions
-
-        # The fields of both are in the same order.
-        fields = dataclasses.fields(RaySettings)
-        return RayOptions(*(getattr(self, field.name) for field in fields))
+        return engine_choice.place_of(self)
 
     def participation_of(self, num_clients: int) -> Participation:
         """Returns the draw of participants from `num_clients` clients."""

@@ -7,6 +7,7 @@ from typing import Any
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.settings import Role, setting
 from tf_pflego.data import client_names
+from tf_pflego.simulation import engine_choice
 
 _of_devices = functools.partial(setting, read_with={"engine": ("devices",)}, role=Role.HERE)
 _of_server = functools.partial(_of_devices, role=Role.PLACE)
@@ -49,7 +50,7 @@ def names_of(run_config: Any) -> tuple[str, ...]:
 
 def check(run_config: Any) -> None:
     """Raises ValueError if settings for clients on other machines do not go together."""
-    if run_config.engine != "devices":
+    if not engine_choice.is_elsewhere(run_config.engine):
         return
     if run_config.spare_clients and run_config.participation != "fixed":
         raise ValueError(

@@ -6,6 +6,7 @@ from typing import Any
 
 from tf_pflego.core.settings import Role, setting
 from tf_pflego.runs import aggregation_settings
+from tf_pflego.simulation import engine_choice
 
 _of_sweep = functools.partial(setting, role=Role.PLACE | Role.SWEEP)
 _of_output = functools.partial(setting, role=Role.PLACE, read_with={"output_dir": None})
@@ -63,7 +64,7 @@ def check(config: Any) -> None:
             "`start_from` must be left out of a private run, whose epsilon would not count what "
             "the earlier run has released; got both. Start anew, and add the epsilons of both runs."
         )
-    if config.start_from and config.engine == "devices":
+    if config.start_from and engine_choice.is_elsewhere(config.engine):
         raise ValueError(
             "`start_from` must be left out with engine=devices, where the clients have their own "
             "states; got both. Go on with the federation by `resume`."

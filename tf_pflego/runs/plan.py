@@ -147,7 +147,7 @@ class Plan:
 
     @functools.cached_property
     def configuration(self) -> Mapping[str, Any]:
-        """What config.json says of the run: every setting and hyper-parameter, and digests."""
+        """The content of config.json: every setting and hyper-parameter, and digests."""
         settings = self.settings
         configuration = dataclasses.asdict(settings) | {"algorithm": self.method.name}
         if self.method.is_own:

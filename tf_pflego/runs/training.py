@@ -121,10 +121,7 @@ def refuse_early(plan: Plan) -> None:
     settings = plan.settings
     engine_choice.refuse_absent(settings.engine)
     refuse_few_clients(plan)
-    if settings.engine == "ray":
-        from tf_pflego.ray import options
-
-        options.refuse_unreachable(settings.ray_address)
+    engine_choice.refuse_unreachable(settings)
     if settings.output_dir and not settings.resume:
         RunDirectory(plan).close()
     if settings.start_from and not settings.resume:
@@ -137,10 +134,7 @@ def refuse_few_clients(plan: Plan) -> None:
     if count > 0:
         settings.participation_of(count)
         sample_of_clients(settings.seed, count, settings.eval_clients)
-        if settings.engine == "ray":
-            from tf_pflego.ray import options
-
-            options.refuse_empty_shards(settings.num_shards, count)
+        engine_choice.refuse_few_clients(settings, count)
 
 
 class _Ends(Exception):
@@ -197,8 +191,7 @@ class _Run:
             if (directory.work / "config.json").exists():  # Its writer must have known these rows.
                 partition_file.refuse_others(directory.work, clients, of_table=True)
         self.between_steps()
-        worker = " and starting the TFF worker" if settings.engine == "tff" else ""
-        log.debug(f"building the model{worker}")
+        log.debug(f"building the model{engine_choice.STARTED.get(settings.engine, '')}")
         loaded = dataclasses.replace(self.plan, clients=clients)
         with build.simulation_of(loaded, begun) as self.simulation:
             self.between_steps()

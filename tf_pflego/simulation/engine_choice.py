@@ -1,7 +1,7 @@
 """The engines that have names. Those of TFF and Ray are imported only when they are chosen."""
 
 import importlib.util
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tf_pflego.engines import Engine, InProcessEngine, Place
 from tf_pflego.system import values
@@ -14,6 +14,43 @@ Choice: TypeAlias = "str | RayOptions | Place"
 NAMES = ("tff", "in_process", "ray", "devices")
 # The engine of a run that names none. To import TensorFlow Federated would take seconds.
 DEFAULT = "tff" if importlib.util.find_spec("tensorflow_federated") else "in_process"
+# What is started besides this process, as a run says it.
+STARTED = {"tff": " and starting the TFF worker"}
+
+
+def is_elsewhere(name: str) -> bool:
+    """Returns whether the clients of an engine are programs on other machines."""
+    return name == "devices"
+
+
+def is_cluster(name: str) -> bool:
+    """Returns whether the runs of an engine take places of a Ray cluster."""
+    return name == "ray"
+
+
+def place_of(settings: Any) -> Choice:
+    """Returns the engine of a run's settings, checked: its name, or the options of its cluster."""
+    if not is_cluster(settings.engine):
+        return settings.engine
+    from tf_pflego.ray.options import RayOptions
+
+    return RayOptions.of(settings)
+
+
+def refuse_unreachable(settings: Any) -> None:
+    """Raises WorkerError if the address of a run's cluster does not answer."""
+    if is_cluster(settings.engine):
+        from tf_pflego.ray import options
+
+        options.refuse_unreachable(settings.ray_address)
+
+
+def refuse_few_clients(settings: Any, num_clients: int) -> None:
+    """Raises ValueError if the engine of a run cannot deal so few clients out."""
+    if is_cluster(settings.engine):
+        from tf_pflego.ray import options
+
+        options.refuse_empty_shards(settings.num_shards, num_clients)
 
 
 def build(place, algorithm, clients, server_state, federation, seed, max_restarts) -> Engine:
@@ -31,7 +68,7 @@ def build(place, algorithm, clients, server_state, federation, seed, max_restart
         except ImportError as error:
             raise _absent("tff", error.__cause__ or error) from error
         return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
-    if name == "devices":
+    if is_elsewhere(name):
         raise ValueError(
             "`engine` devices must be told where the clients are; got its name alone. Use "
             "`tf-pflego serve`, or `tf_pflego.devices.server.serve`."
