@@ -1,4 +1,4 @@
-# make quickstart | test | test-all | test-tff | test-current | test-carriers | wheel | types | lint | docs | check | benchmark | clean
+# make quickstart | test | test-of | test-all | test-tff | test-current | test-carriers | wheel | types | lint | docs | check | benchmark | clean
 # Two environments are made by the first target that needs them. .venv has TensorFlow Federated and
 # the TensorFlow that it pins, on Python 3.10 or 3.11; .venv-current has the current TensorFlow.
 # To choose other Pythons: make PYTHON=python3.10 PYTHON_CURRENT=python3.12 ...
@@ -27,7 +27,7 @@ install = $(1)/uv pip install --quiet --python $(1)/python
 # Modules are compiled when they are first imported, and not again at each start of a program.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart cluster-quickstart test test-all test-tff test-current test-carriers wheel types lint docs check benchmark clean
+.PHONY: quickstart cluster-quickstart test test-of test-all test-tff test-current test-carriers wheel types lint docs check benchmark clean
 
 quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
@@ -38,6 +38,10 @@ quickstart: $(QUICKSTART)/.installed
 # CONTRIBUTING.md says how long it takes; the mark `thorough` is for what it leaves out.
 test: $(INSTALLED)
 	@$(BIN)/python -m pytest -n auto --dist worksteal --quick
+
+# The tests of one module: make test-of FILE=tf_pflego/runs/plan.py
+test-of: $(INSTALLED_CURRENT)
+	@$(BIN_CURRENT)/python -m pytest -n auto --dist worksteal --of=$(FILE)
 
 test-all: test-tff test-current
 

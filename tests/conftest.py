@@ -31,6 +31,7 @@ import pytest
 import tensorflow as tf
 from markupsafe import Markup, escape
 
+from tests.importers import importers_of
 from tests.oracles import network
 from tf_pflego import algorithms, data, models
 from tf_pflego.core import tasks
@@ -57,6 +58,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--line", choices=LINES, help="only the tests of this line; default: all that can run"
     )
+    parser.addoption("--of", help="only the tests of a module, such as tf_pflego/runs/plan.py")
     parser.addoption(
         "--quick", action="store_true", help="without those marked thorough, of whatever line"
     )
@@ -77,6 +79,13 @@ def pytest_configure(config):
                 f"--line=tff needs TensorFlow Federated, without which tests would be skipped "
                 f"({error}). Use the environment of `make test`."
             ) from error
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leaves out the files without tests of the module that `--of` names."""
+    if (module := config.getoption("of")) and collection_path.is_file():
+        return collection_path not in importers_of(module) or None
+    return None
 
 
 def lines_of(item):

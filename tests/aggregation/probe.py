@@ -47,7 +47,9 @@ def probe(model, vectors, size):
 def rounds_of(algorithm, clients, count, engine="in_process", **options):
     """What the server received in each round, and the records."""
     received, records = [], []
-    with Simulation(algorithm, clients, algorithm.participation, engine, **options) as simulation:
+    with Simulation(
+        algorithm, clients, algorithm.release.participation, engine, **options
+    ) as simulation:
         for _ in range(count):
             records.append(simulation.run_round())
             state = simulation.server_state

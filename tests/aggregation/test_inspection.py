@@ -189,6 +189,17 @@ def exchange_with(**changes):
     return plant
 
 
+def silent_without_participants(patch):
+    wrap = privacy.wrap
+
+    def other(*arguments):
+        private = wrap(*arguments)
+        silent = dataclasses.replace(private.release, of_nobody=None)
+        return dataclasses.replace(private, release=silent)
+
+    patch.setattr(privacy, "wrap", other)
+
+
 def with_clipped_share(broadcast):
     def other(server, round_):
         message = broadcast(server, round_)
@@ -241,7 +252,7 @@ MUTANTS = {
         "do not follow from the secret",
     ),
     "silent where nobody takes part": (
-        exchange_with(of_nobody=lambda function: None),
+        silent_without_participants,
         "nobody takes part releases nothing",
     ),
     "the clipped share is sent": (

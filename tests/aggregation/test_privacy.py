@@ -201,7 +201,8 @@ def test_two_runs_have_other_noise_and_a_restored_one_the_same_unless_sums_diffe
         options = {"mechanism": mechanism, "participation": Participation(3, 3, "cyclic")}
         algorithm = private_probe(tiny_model, vectors, 1.0, 0.5, **options)
     another, simulation = (
-        Simulation(algorithm, tiny_clients, algorithm.participation, "in_process") for _ in range(2)
+        Simulation(algorithm, tiny_clients, algorithm.release.participation, "in_process")
+        for _ in range(2)
     )
     with another, simulation:
         another.run_round()

@@ -102,7 +102,7 @@ def test_a_round_is_pure_and_leaves_absentees_as_they_are(case):
     simulation.run_round()
     first = whole_state(simulation)
     assert_identical(leaves((server, states)), kept)
-    of_secret = algorithm.participation_seed
+    of_secret = algorithm.release.participation_seed
     seed, cohorts = (
         of_secret(server) if of_secret else SEED,
         {e.cohort for e in algorithm.exchanges},
@@ -286,7 +286,7 @@ def test_the_seed_repeats_a_run_whoever_is_looked_at_in_between(case):
 
     same = final(4, look=False)
     assert_identical(same, final(4, look=True))
-    if algorithm.participation_seed is None:  # Else a secret decides who takes part.
+    if algorithm.release.participation_seed is None:  # Else a secret decides who takes part.
         assert any((a != b).any() for a, b in zip(same, final(5, look=False), strict=True))
 
 

@@ -49,9 +49,9 @@ def drawn(monkeypatch, digits_dir, **changes):
         return None
     with simulation:
         algorithm, state = simulation.algorithm, simulation.server_state
-        seed = algorithm.participation_seed(state)
+        seed = algorithm.release.participation_seed(state)
         numbers = 8, None, 1.0, 1e-5, accounting.MECHANISMS[0], 24
-        accountant = private.accountant_of(algorithm.participation, 1, *numbers)
+        accountant = private.accountant_of(algorithm.release.participation, 1, *numbers)
         return accountant, [simulation.participation.draw(seed, n).tolist() for n in range(1, 200)]
 
 

@@ -129,7 +129,8 @@ def test_private_uploads_move_the_server_as_in_a_simulation(name, tiny_model):
     training, _ = trained(name, tiny_model, clients, aggregator=factory)
     private = pfl.private(algorithm, PARTICIPATION, num_rounds=3, noise_multiplier=1e-9, **settings)
     # With the participants of the process, which are no secret.
-    private = dataclasses.replace(private, participation_seed=None)
+    open_draw = dataclasses.replace(private.release, participation_seed=None)
+    private = dataclasses.replace(private, release=open_draw)
     with Simulation(private, clients, PARTICIPATION, "in_process", seed=6) as simulation:
         records = [simulation.run_round() for _ in range(3)]
         assert_close(training.state.server, simulation.server_state.method)

@@ -231,7 +231,7 @@ def _of_counts(before, record):
 def _of_bound(before, quiet, inspected, record, bound):
     """Some participants upload something, one at a time, while all others upload zeros."""
     simulation = before.simulation
-    seed = simulation.algorithm.participation_seed(before.server)
+    seed = simulation.algorithm.release.participation_seed(before.server)
     drawn = np.sort(
         simulation.data.identities[simulation.participation.draw(seed, record["round"])]
     )
@@ -305,18 +305,18 @@ def _of_secrets(simulation):
         yield "the secret from which the noise follows is the same in two simulations"
     if not {one.tobytes() for one in (first, second)} <= {one for one in given if len(one) == 16}:
         yield "the secret from which the noise follows is not 16 bytes of the system's generator"
-    draws = [simulation.algorithm.participation_seed(state) for state in states]
+    draws = [simulation.algorithm.release.participation_seed(state) for state in states]
     if draws[0] == draws[1]:
         yield "the draws of participants do not follow from the secret"
     may_be_nobody = simulation.participation.mode == "binomial"
-    if may_be_nobody and any(one.of_nobody is None for one in simulation.algorithm.exchanges):
+    if may_be_nobody and simulation.algorithm.release.of_nobody is None:
         yield "a round in which nobody takes part releases nothing, which tells that nobody did"
 
 
 def _of_draws(simulation):
     """Compares the number of participants, and of those that two rounds share, with their means."""
     drawn, count = simulation.participation, simulation.participation.num_clients
-    seed = simulation.algorithm.participation_seed(simulation.server_state)
+    seed = simulation.algorithm.release.participation_seed(simulation.server_state)
     rounds = [drawn.draw(seed, number) for number in range(1, _DRAWS + 1)]
     share = drawn.federation.mean_clients_per_round / count
     if share == 1:

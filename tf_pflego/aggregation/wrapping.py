@@ -8,6 +8,7 @@ beside the method's, at the server and at the clients, so that checkpoints have 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from tf_pflego.core.algorithm import (
     Uploads,
 )
 from tf_pflego.core.nests import Structure, named
+from tf_pflego.core.release import NOTHING, Release
 from tf_pflego.core.uploaded import Uploaded
 
 _MOST_NAMED = 4  # of the leaves of an upload
@@ -55,7 +57,7 @@ class Wrapper:
       upload_bytes: (`Sums`, what is individual, that function of what is wrapped) -> bytes of an
         upload.
       seeded: (state at the server, client_ids [c], round number) -> that state, with secret seeds;
-        as of an `Exchange`.
+        as of a `Release`.
       is_private: Whether the server releases each sum with noise: in rounds without participants
         too, with zero for an upload that is lost, and with no wrapper around it.
       is_outermost: Whether no wrapper may go around it.
@@ -85,14 +87,14 @@ class Wrapper:
     measures: Callable[[tuple], Mapping[str, float]] = lambda states: {}
 
 
-def wrapped(algorithm: Algorithm, wrapper: Wrapper, **changes: Any) -> Algorithm:
+def wrapped(algorithm: Algorithm, wrapper: Wrapper, **claims: Any) -> Algorithm:
     """Returns an algorithm whose uploads go through a wrapper.
 
-    `changes` are fields of the new algorithm that differ. This raises ValueError for a method whose
-    server must see the uploads of single clients, for one that uploads nothing, and for one that
-    must be outermost.
+    `claims` are fields of its `Release`. This raises ValueError for a method whose server must see
+    the uploads of single clients, for one that uploads nothing, and for one that is private or has
+    secure sums already.
     """
-    if algorithm.must_be_outermost:
+    if algorithm.release is not NOTHING:
         raise ValueError(
             f"`algorithm` must not be private nor have secure sums before it is wrapped, since its "
             f"claims hold for the sums that it makes; got {algorithm.name} with one of them. Make "
@@ -126,29 +128,27 @@ def wrapped(algorithm: Algorithm, wrapper: Wrapper, **changes: Any) -> Algorithm
     def measures(server):
         return {**algorithm.measures(server.method), **wrapper.measures(server.wrapper)}
 
-    fields: dict[str, Any] = {
-        "init_server": init_server,
-        "init_client": init_client,
-        "exchanges": tuple(
+    result = dataclasses.replace(
+        algorithm,
+        init_server=init_server,
+        init_client=init_client,
+        exchanges=tuple(
             _wrapped_exchange(exchange, position, wrapper)
             for position, exchange in enumerate(algorithm.exchanges)
         ),
-        "served": {name: served(one) for name, one in algorithm.served.items()},
-        "measures": measures,
-        "published": lambda server: algorithm.published(server.method),
-        "must_be_outermost": wrapper.is_private or wrapper.is_outermost,
-    }
-    result = dataclasses.replace(algorithm, **fields | changes)
+        served={name: served(one) for name, one in algorithm.served.items()},
+        measures=measures,
+        published=lambda server: algorithm.published(server.method),
+    )
     if hasattr(algorithm.model, "initial_theta"):  # Else one that has it has been tried before.
         init_server(Federation(num_clients=1, mean_clients_per_round=1.0, max_clients_per_round=1))
-    if wrapper.is_private or any(one.of_nobody for one in algorithm.exchanges):
-        result = _releasing_empty_rounds(result)
+    if wrapper.is_private or wrapper.is_outermost:
+        result = dataclasses.replace(result, release=_release(result, wrapper, claims))
     return result
 
 
 def _wrapped_exchange(exchange, position, wrapper):
-    def at_position(states, state):
-        return (*states[:position], state, *states[position + 1 :])
+    at_position = functools.partial(_at, position)
 
     def broadcast(server, round_):
         message = exchange.broadcast(server.method, round_)
@@ -179,13 +179,6 @@ def _wrapped_exchange(exchange, position, wrapper):
         state = server.wrapper[position]
         return Wrapped(of_method, wrapper.client_messages(state, ids, round_))
 
-    def seeded(server, ids, number):
-        state = wrapper.seeded(server.wrapper[position], ids, number)
-        return Wrapped(server.method, at_position(server.wrapper, state))
-
-    def fits(server, sums):
-        return wrapper.fits(server.wrapper[position], sums)
-
     sends_to_each = exchange.client_messages or wrapper.client_messages
     return Exchange(
         broadcast,
@@ -194,31 +187,38 @@ def _wrapped_exchange(exchange, position, wrapper):
         client_messages if sends_to_each else None,
         exchange.cohort,
         lambda sums, single: wrapper.upload_bytes(sums, single, exchange.upload_bytes),
+    )
+
+
+def _at(position, states, state):
+    """Returns the wrapper's states of all exchanges with another one of one exchange."""
+    return (*states[:position], state, *states[position + 1 :])
+
+
+def _release(algorithm, wrapper, claims):
+    """Returns the `Release` of an algorithm that a wrapper goes around."""
+    uploads = [Uploaded(algorithm, exchange) for exchange in algorithm.exchanges]
+
+    def seeded(server, position, ids, number):
+        state = wrapper.seeded(server.wrapper[position], ids, number)
+        return Wrapped(server.method, _at(position, server.wrapper, state))
+
+    def of_nobody(server, position):
+        nothing = tf.nest.map_structure(
+            lambda spec: tf.zeros(spec.shape, spec.dtype), uploads[position].specs(server)
+        )
+        return Sums.share(nothing, tf.zeros([]))
+
+    def fits(server, position, sums):
+        return wrapper.fits(server.wrapper[position], sums)
+
+    return Release(
         seeded=seeded if wrapper.seeded else None,
-        counts_lost_as_zero=wrapper.is_private,
+        of_nobody=of_nobody if wrapper.is_private else None,
         fits=fits if wrapper.fits else None,
+        counts_lost_as_zero=wrapper.is_private,
+        **claims,
     )
-
-
-def _releasing_empty_rounds(algorithm):
-    """Returns an algorithm whose server takes part in rounds without participants."""
-
-    def of_nobody(exchange):
-        uploaded = Uploaded(algorithm, exchange)
-
-        def zeros(server):
-            nothing = tf.nest.map_structure(
-                lambda spec: tf.zeros(spec.shape, spec.dtype), uploaded.specs(server)
-            )
-            return Sums.share(nothing, tf.zeros([]))
-
-        return zeros
-
-    exchanges = (
-        dataclasses.replace(exchange, of_nobody=of_nobody(exchange))
-        for exchange in algorithm.exchanges
-    )
-    return dataclasses.replace(algorithm, exchanges=tuple(exchanges))
 
 
 def _refuse_single_clients(algorithm, individual):

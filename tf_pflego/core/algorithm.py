@@ -34,6 +34,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.nests import Structure
+from tf_pflego.core.release import NOTHING, Release
 from tf_pflego.core.tasks import Task
 from tf_pflego.system import texts
 from tf_pflego.system.by_value import ByValue
@@ -156,15 +157,6 @@ class Exchange:
         clients take part in the first round, and nobody in later ones.
       upload_bytes: (`Sums`, individual part) -> the bytes that a participant uploads; both are
         specs or tensors of one client.
-      of_nobody: (server_state) -> the `Sums` of no participants, if the server also acts in rounds
-        without any. By default such rounds change nothing.
-      seeded: (server_state, client_ids [c], round number) -> server_state, with the secret seeds of
-        this exchange. It is called before the exchange, outside of TensorFlow's graphs, which know
-        32 bits of a seed where a secret must have 128. None if nothing is secret.
-      counts_lost_as_zero: Whether an upload that is lost counts as zero. If not, the round begins
-        anew without this client.
-      fits: (server_state, the `Sums` of one client) -> whether a client can upload them; None if
-        that is not known.
     """
 
     broadcast: Callable[[Structure, Round], Structure]
@@ -173,10 +165,6 @@ class Exchange:
     client_messages: Callable[[Structure, tf.Tensor, Round], Structure] | None = None
     cohort: str = "participants"
     upload_bytes: Callable[[Sums, Structure], int] = lambda *uploaded: num_bytes(uploaded)
-    of_nobody: Callable[[Structure], Sums] | None = None
-    seeded: Callable[[Structure, np.ndarray, int], Structure] | None = None
-    counts_lost_as_zero: bool = False
-    fits: Callable[[Structure, Sums], bool] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,13 +239,7 @@ class Algorithm(ByValue):
         the clients' classes must be below the model's `num_global_classes`.
       measures: (server_state) -> numbers by name, which the record of a round holds.
       published: (server_state) -> the part that is no secret, for a run's server.npz.
-      participation: The only `Participation` that it allows; None for any. Claims of privacy depend
-        on it.
-      participation_seed: (server_state) -> the seed of the draws of participants, if it must be
-        secret. None for the seed of the run.
-      claim: The mechanism and delta of a private algorithm as JSON, which a checkpoint must share.
-      must_be_outermost: Whether no wrapper may go around it, since its claims hold only for its own
-        sums of uploads.
+      release: The terms of private and secure sums, which `tf_pflego.aggregation` sets.
     """
 
     name: str
@@ -269,10 +251,7 @@ class Algorithm(ByValue):
     uses_global_classes: bool = False
     measures: Callable[[Structure], Mapping[str, float]] = lambda server_state: {}
     published: Callable[[Structure], Structure] = lambda server_state: server_state
-    participation: Any = None
-    participation_seed: Callable[[Structure], int] | None = None
-    claim: Mapping[str, Any] | None = None
-    must_be_outermost: bool = False
+    release: Release = NOTHING
 
     @classmethod
     def with_one_exchange(

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.participation import Participation
+from tf_pflego.core.release import NOTHING
 from tf_pflego.data.clients import ClientData
 from tf_pflego.devices.client_directory import Journal
 from tf_pflego.engines.tracing import served_leaves_read
@@ -42,7 +43,7 @@ class StoredClient:
         most = int(self.clients.train.sizes[0])
         algorithm = self._definition.algorithm(most, self._journal.network)
         # Claims of privacy were for the rounds; none is run here.
-        alone = dataclasses.replace(algorithm, participation=None)
+        alone = dataclasses.replace(algorithm, release=NOTHING)
         seed = self._definition.run_config.seed
         simulation = Simulation(alone, self.clients, Participation(1, 1), engine, seed)
         try:

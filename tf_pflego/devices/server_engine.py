@@ -194,7 +194,7 @@ class DevicesEngine:
             finite = all(np.isfinite(leaf).all() for leaf in of_floats)
             share = tf.nest.pack_sequence_as(summed, sums).weight
             expected = self._sizes_of_clients[facts["number"]] / sum(self._sizes_of_clients)
-            is_told = np.size(share) == 1 and self.algorithm.exchanges[position].fits is None
+            is_told = np.size(share) == 1 and self.algorithm.release.fits is None
             if is_told and not math.isclose(share, expected, rel_tol=1e-4):
                 raise messages.MessageError(
                     f"it must weigh {expected:.3g}, by the examples it has told; got {share:.3g}"
@@ -223,7 +223,8 @@ class DevicesEngine:
         a multiple of the median of three or more, which is the lesser one of two in the middle, and
         are so also for each of the client's examples: what is averaged grows with their number.
         """
-        specs, _ = self._uploads[self.algorithm.exchanges.index(exchange)]
+        position, fits = self.algorithm.exchanges.index(exchange), self.algorithm.release.fits
+        specs, _ = self._uploads[position]
         norms, left_out = {}, {}
         for client, (sums, single, finite, _) in answers.replies.items():
             if not finite:
@@ -231,10 +232,10 @@ class DevicesEngine:
             leaves = [*sums, *tf.nest.flatten(single)]
             norms[client] = math.sqrt(sum(np.square(x, dtype=np.float64).sum() for x in leaves))
             packed = tf.nest.pack_sequence_as(specs, sums)
-            if exchange.fits is not None and not exchange.fits(server_state, packed):
+            if fits is not None and not fits(server_state, position, packed):
                 left_out[client] = "its upload is longer than the bound"
         sizes, median, of_one = self._sizes_of_clients, 0.0, 0.0
-        if exchange.fits is None and len(norms) >= 3:
+        if fits is None and len(norms) >= 3:
             median = statistics.median_low(norms.values())
             of_one = statistics.median_low(norm / sizes[k] for k, norm in norms.items())
         for client, norm in norms.items():

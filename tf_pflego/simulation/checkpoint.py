@@ -303,7 +303,7 @@ def identity(simulation: Trained) -> dict[str, Any]:
         "server_state": _shapes(simulation._spec),
         "client_state": _shapes(simulation._engine.states.spec),
         "data_crc32": _crc32_of_data(simulation.data),
-    } | ({"claim": claim} if (claim := simulation.algorithm.claim) else {})
+    } | ({"claim": claim} if (claim := simulation.algorithm.release.claim) else {})
 
 
 def differences(expected: dict[str, Any], got: dict[str, Any]) -> str:

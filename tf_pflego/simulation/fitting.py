@@ -19,7 +19,7 @@ _LOOKED_AT, _LEAST_OF_PIXELS = 1000, 100
 
 def refuse_changed_turns(algorithm: Algorithm) -> None:
     """Raises ValueError if a private method's clients take turns, and none may leave or join."""
-    drawn = algorithm.participation
+    drawn = algorithm.release.participation
     if drawn is not None and drawn.mode == "cyclic":
         raise ValueError(
             "`participation` must not be cyclic for clients of a private method to leave or join: "
@@ -37,10 +37,10 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
             f"`participation.num_clients` must be the {data.num_clients} clients of `data`; "
             f"got {participation.num_clients}."
         )
-    if algorithm.participation not in (None, participation):
+    if algorithm.release.participation not in (None, participation):
         raise ValueError(
             f"`participation` must be the one for which {algorithm.name} was made private, "
-            f"{algorithm.participation}; got {participation}. Make the algorithm for it."
+            f"{algorithm.release.participation}; got {participation}. Make the algorithm for it."
         )
     refuse_other_labels(algorithm, data)
     if data.class_mask and not algorithm.model.class_mask:

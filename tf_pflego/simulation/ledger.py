@@ -33,7 +33,7 @@ class Ledger:
     def keep_in(self, directory: pathlib.Path) -> None:
         """Takes over what a directory of checkpoints counts, and counts there from now on."""
         place = directory / LEDGER
-        if self._algorithm.claim is None or place in self._places:
+        if self._algorithm.release.claim is None or place in self._places:
             return
         try:
             text = limited_files.content(place).decode(errors="replace")

@@ -60,7 +60,7 @@ class Rounds:
         with_all = number == 1 and FIRST_ROUND in names
         spare = 0 if with_all else getattr(self._engine, "spare_clients", 0)
         more = {"spare": spare} if spare else {}
-        seed, of_secret = self._seed, self._algorithm.participation_seed
+        seed, of_secret = self._seed, self._algorithm.release.participation_seed
         if of_secret is not None:
             seed = of_secret(server_state)
         drawn = {name: participation.draw(seed, number, name, **more) for name in names}
@@ -126,16 +126,17 @@ class Rounds:
         record: dict[str, Any] = {"bytes_down": 0, "bytes_up": 0}
         record["participants"] = max(map(len, cohorts.values()))
         lost: set[int] = set()
+        release = self._algorithm.release
         for position, exchange in enumerate(self._algorithm.exchanges):
             ids = cohorts[exchange.cohort]
             round_ = self._round(number, position, exchange.cohort, scales[exchange.cohort])
             server = self.server[position]
-            if exchange.seeded is not None:
+            if release.seeded is not None:
                 identities = self._data.identities[ids]
-                server_state = exchange.seeded(server_state, identities, number)
+                server_state = release.seeded(server_state, position, identities, number)
             if not len(ids):
-                if exchange.of_nobody is not None:
-                    received = exchange.of_nobody(server_state), (), ids
+                if release.of_nobody is not None:
+                    received = release.of_nobody(server_state, position), (), ids
                     server_state = server.update(server_state, received, round_)
                 continue
             message = exchange.broadcast(server_state, round_)
@@ -150,7 +151,7 @@ class Rounds:
                 exchange, message, cohort, server_state, round_, evaluate
             )
             fails = ~outcome.finite
-            if exchange.counts_lost_as_zero:
+            if release.counts_lost_as_zero:
                 lost.update(ids[fails].tolist())
             elif fails.any():
                 absent = np.zeros(len(ids), bool) if outcome.absent is None else outcome.absent

@@ -389,8 +389,8 @@ class Simulation(Trained):
             so that nothing would count what was spent; or `former` does not name different
             clients of the other one.
         """
-        if self.round_number or self.algorithm.participation is not None:
-            what = "is private" if self.algorithm.participation else "has had a round"
+        if self.round_number or self.algorithm.release.participation is not None:
+            what = "is private" if self.algorithm.release.participation else "has had a round"
             raise ValueError(
                 "`start_from` must be called on a simulation without privacy before its first "
                 f"round; this one {what}. Make a new one."
