@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tf_pflego.core.nests import Structure
-
-if TYPE_CHECKING:
-    from tf_pflego.core.algorithm import Sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +40,8 @@ class Release:
     participation_seed: Callable[[Structure], int] | None = None
     claim: Mapping[str, Any] | None = None
     seeded: Callable[[Structure, int, np.ndarray, int], Structure] | None = None
-    of_nobody: Callable[[Structure, int], Sums] | None = None
-    fits: Callable[[Structure, int, Sums], bool] | None = None
+    of_nobody: Callable[[Structure, int], Any] | None = None
+    fits: Callable[[Structure, int, Any], bool] | None = None
     counts_lost_as_zero: bool = False
 
 

@@ -289,35 +289,20 @@ class Definition:
                 "`table` must be left out, since the definition is of no table; got "
                 f"{values.shown(table)}. Give `data`."
             )
-        import pyarrow as pa
+        from tf_pflego.data.tables import rows_to_clients  # It takes pyarrow.
 
-        from tf_pflego.data.tables import reading, rows_to_clients  # They take pyarrow.
-
-        columns, owner = self._preprocessing(), "whose row it is"
-        labels = [name.strip() for name in self.table["label_column"].split(",")]
-        of_text = columns.text_columns.union(
-            labels * (self.model_facts.task == tasks.CLASSIFICATION)
+        columns = self._preprocessing()
+        assert columns is not None
+        return rows_to_clients.of_one_client(
+            table,
+            [name.strip() for name in self.table["label_column"].split(",")],
+            self.table["split"],
+            self.table["time_column"] or None,
+            self.model_facts.task,
+            columns,
+            missing,
+            self.run_config.seed,
         )
-        rows = reading.read(table, of_text.__contains__)
-        clients = rows_to_clients.from_table(
-            rows.append_column(owner, pa.array(["one"] * len(rows))),
-            owner,
-            labels,
-            test=self.table["split"],
-            time=self.table["time_column"] or None,
-            task=self.model_facts.task,
-            label_space="global",
-            seed=self.run_config.seed,
-            missing=missing,
-            preprocessing=columns,
-        )
-        arrays = {}
-        for name, split in clients.splits.items():
-            arrays[f"{name}_examples"] = np.asarray(split.examples)
-            arrays[f"{name}_labels"] = split.labels
-            if clients.has_classes:  # Their numbers are those among the client's own.
-                arrays[f"{name}_labels"] = np.array(clients.class_names)[split.labels]
-        return arrays
 
     @property
     def _of_run_config(self):

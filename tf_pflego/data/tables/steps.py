@@ -1,0 +1,337 @@
+"""The steps by which the rows of a table become examples of clients; each gives a value.
+
+Asked.of  which columns are read, and how, checked
+rows      those columns, of the rows that have the values that they need
+split     the owner of each row, and which rows are for the test
+coded     the examples, their labels, and the preprocessing that made them
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tf_pflego.core.tasks import CLASSIFICATION
+from tf_pflego.data import labels as labels_lib
+from tf_pflego.data.tables import ENCODINGS, MISSING, reading, splitting, targets
+from tf_pflego.data.tables import preprocessing as preprocessing_lib
+from tf_pflego.data.tables.preprocessing import Preprocessing
+from tf_pflego.system import log, values
+from tf_pflego.system.errors import Faults
+
+_THE_ONE = "one"  # The client of all rows of a table in which no column names clients.
+
+
+class Rows(NamedTuple):
+    """Rows that have the values that they need."""
+
+    columns: pa.Table  # all that are read, of N rows
+    features: list[str]
+    coded: set[str]  # the features that are categories
+
+
+class Split(NamedTuple):
+    """Rows by their clients, and by whether they are for the test."""
+
+    rows: Rows
+    owner: np.ndarray  # [N] the number of each row's client
+    names: list[str]  # [I] the clients' names
+    is_test: np.ndarray  # [N] bool
+
+
+class Coded(NamedTuple):
+    """The examples of all rows, for a model."""
+
+    examples: np.ndarray  # [N, ...]
+    labels: np.ndarray  # [N] numbers of classes, or [N, K]
+    num_outputs: int
+    output_names: tuple[str, ...]
+    preprocessing: Preprocessing
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """The columns of a table that are read, and what becomes of them; see `from_table`."""
+
+    client: str | None  # None if all rows are of one client
+    labels: list[str]
+    features: list[str] | None  # None for all that can be some
+    categories: list[str]
+    time: list[str]  # the column that orders rows, if one does
+    test: list[str]  # the column that says which rows are for the test, if one does
+    share: Any  # of a client's rows that are for the test, if no column says it
+    task: str
+    encoding: str
+    missing: str
+    preprocessing: Preprocessing | None  # an earlier one, which numbers the classes too
+
+    @classmethod
+    def of(
+        cls,
+        client: str | None,
+        label: str | Sequence[str],
+        test: float | str,
+        time: str | None,
+        task: str,
+        preprocessing: Preprocessing | None,
+        missing: str = MISSING[0],
+        features: Sequence[str] | None = None,
+        categories: Sequence[str] = (),
+        encoding: str = ENCODINGS[0],
+    ) -> "Asked":
+        """Returns what the arguments of `from_table` ask for, or raises ValueError."""
+        labels_lib.check_task(task)
+        if preprocessing is not None:
+            remedy = "Take that of `ClientData`."
+            values.instance("preprocessing", preprocessing, Preprocessing, remedy)
+            _refuse_other(preprocessing, features, categories, encoding, missing)
+            features = [column.name for column in preprocessing.columns]
+            encoding = preprocessing.encoding
+            missing = missing if missing == "drop" else preprocessing.missing  # It is of rows.
+        values.one_of("encoding", encoding, ENCODINGS)
+        values.one_of("missing", missing, MISSING)
+        time = None if values.is_word(time, "") else time
+        kind, about = splitting.kind_of_test(test)
+        labels, categories = _names("label", label), _names("categories", categories)
+        if time is not None and kind != "last":
+            raise ValueError(
+                "`time` must be left out unless `test` is last, which alone reads it; got "
+                f"{values.shown(time)}. Choose `test='last:0.2'`, or leave out `time`."
+            )
+        return cls(
+            _name(client),
+            labels,
+            None if features is None else _names("features", features),
+            categories,
+            [] if kind != "last" else _names("time", time),
+            [about] if kind == "column" else [],
+            about,
+            task,
+            encoding,
+            missing,
+            preprocessing,
+        )
+
+    def is_text(self, name: str) -> bool:
+        """Returns whether a column of a text file stays as it is written, as names do."""
+        texts = {*map(str, self.categories), *map(str, self._clients)}
+        if self.preprocessing is not None:
+            texts = {*self.preprocessing.text_columns, *map(str, self._clients)}
+        if self.task == CLASSIFICATION:
+            texts |= set(map(str, self.labels))
+        are_coded = self.encoding == "codes" and self.preprocessing is None
+        return name in texts or (are_coded and name not in self._others)
+
+    def may_be_codes(self, name: str) -> bool:
+        """Returns whether whole numbers with zeros in front are text."""
+        return self.preprocessing is None and name not in self._others
+
+    @property
+    def _clients(self):
+        return [] if self.client is None else [self.client]
+
+    @property
+    def _others(self):
+        """The columns that are neither features nor clients."""
+        return set(map(str, (*self.labels, *self.time, *self.test)))
+
+    def rows(self, source: pa.Table, faults: Faults) -> Rows:
+        """Returns the rows that have the values that they need."""
+        if self.preprocessing is not None:
+            needed = [column.name for column in self.preprocessing.columns]
+            _refuse_lacking(source.column_names, needed)
+        columns, features, coded = self._columns(source, faults)
+        remedy = "`missing='mean'` or " if self.preprocessing is None else ""
+        return Rows(_with_values(columns, features, self.missing, remedy, faults), features, coded)
+
+    def split(
+        self, rows: Rows, min_rows: int, small_clients: str, seed: int, faults: Faults
+    ) -> Split:
+        """Returns the rows of the clients that stay, and which are for the test."""
+        columns = rows.columns
+        owner, is_test = np.zeros(len(columns), int), np.zeros(len(columns), bool)
+        names, about = [_THE_ONE], self.client or "whose row it is"
+        if {*self._clients, *self.time, *self.test} <= {*columns.column_names}:
+            with faults.collected():
+                if self.client is not None:
+                    owner, names = splitting.owners(columns[self.client], self.client)
+                said = splitting.said(columns[self.share], self.share) if self.test else None
+                how = min_rows, small_clients, about
+                owner, names = splitting.without_small(owner, names, said, *how)
+                kept = owner >= 0
+                columns, owner = columns.filter(pa.array(kept)), owner[kept]
+                order = next(((name, columns[name]) for name in self.time), None)
+                is_test = (
+                    splitting.drawn(owner, self.share, order, seed) if said is None else said[kept]
+                )
+        return Split(rows._replace(columns=columns), owner, names, is_test)
+
+    def coded(self, split: Split, faults: Faults) -> Coded:
+        """Returns the examples of the rows; raises ValueError with all faults, if there are any."""
+        columns, features, coded = split.rows
+        known = None if self.preprocessing is None else self.preprocessing.class_names
+        if self.labels and {*self.labels} <= {*columns.column_names}:
+            with faults.collected():
+                labels, count, names = targets.of(columns, self.labels, self.task, known)
+        inputs, preprocessing = columns.select(features), self.preprocessing
+        if preprocessing is None:
+            about = coded, self.encoding, self.missing
+            preprocessing = preprocessing_lib.fit(inputs, ~split.is_test, *about, faults)
+            faults.refuse()
+            if self.task == CLASSIFICATION:
+                preprocessing = dataclasses.replace(preprocessing, class_names=names)
+        faults.refuse()
+        class_names = names if self.task == CLASSIFICATION else ()
+        log.info(_what_becomes(self.labels, class_names, preprocessing))
+        return Coded(preprocessing.examples(inputs), labels, count, names, preprocessing)
+
+    def _columns(self, source, faults):
+        """Returns the columns that are read, the features and which of them are categories."""
+        columns = {"client": self._clients, "label": self.labels}
+        columns |= {"time": self.time, "test": self.test}
+        features = self.features
+        if features is None:
+            taken = {str(name) for names in columns.values() for name in names}
+            others = [name for name in source.column_names if name not in taken]
+            features = _able(source, others, self.categories, self.encoding)
+        rows, there = {}, {*source.column_names}
+        for argument, names in (columns | {"features": features}).items():
+            with faults.collected():
+                reading.refuse_absent(source, names, argument)
+            for name in filter(there.__contains__, map(str, names)):
+                with faults.collected():
+                    rows[name] = reading.column(source, name, argument)
+        roles = [*columns["client"], *columns["label"], *columns["test"], *features]
+        twice = [name for name, count in Counter(map(str, roles)).items() if count > 1]
+        with faults.collected():
+            if twice or not columns["label"] or not features:
+                got = (
+                    f"{twice[0]!r} twice"
+                    if twice
+                    else "no features"
+                    if not features
+                    else "no label"
+                )
+                raise ValueError(
+                    "`client`, `label`, `features` and `test` must be different columns, with at least "
+                    f"one feature and one label; got {got}. Correct them."
+                )
+        with faults.collected():
+            if stray := sorted({*map(str, self.categories)}.difference(features)):
+                raise ValueError(
+                    f"`categories` must be some of the features, {', '.join(map(repr, features[:20]))};"
+                    f" got {values.shown(stray[0])}. Correct `categories`."
+                )
+        features = [name for name in features if name in rows]
+        coded = {name for name in features if pa.types.is_dictionary(source[name].type)}
+        return pa.table(rows), features, coded.union(self.categories)
+
+
+def _what_becomes(labels, class_names, preprocessing):
+    """Returns which columns are predicted from which, and the classes by their numbers."""
+    kinds: dict[str, list[str]] = {"numbers": [], "categories": []}
+    for column in preprocessing.columns:
+        kinds["numbers" if column.categories is None else "categories"].append(column.name)
+    classes = _first([f"{number} {name}" for number, name in enumerate(class_names)])
+    of_classes = f" ({classes})" if classes else ""
+    columns = " and ".join(f"the {kind} {_first(names)}" for kind, names in kinds.items() if names)
+    return f"{_first(labels)}{of_classes} will be predicted from {columns}"
+
+
+def _first(names):
+    """Returns the names, each cut to a length, or twenty and a sign that there are more."""
+    return ", ".join([*(f"{name:.60}" for name in names[:20]), *["..."] * (len(names) > 20)])
+
+
+def _refuse_other(preprocessing, features, categories, encoding, missing):
+    """Raises ValueError if an argument about features is not as in an earlier preprocessing."""
+    columns = preprocessing.columns
+    coded = [column.name for column in columns if column.categories is not None]
+    names = [column.name for column in columns]
+    given = {
+        "features": (
+            features,
+            None if features is None else _names("features", features),
+            (None, names),
+        ),
+        "categories": (categories, {*_names("categories", categories)} <= {*coded}, (True,)),
+        "encoding": (encoding, encoding, (ENCODINGS[0], preprocessing.encoding)),
+        "missing": (missing, missing, (MISSING[0], "drop", preprocessing.missing)),
+    }
+    for name, (argument, value, may_be) in given.items():
+        if value not in may_be:
+            raise ValueError(
+                f"`{name}` must be as in the earlier table, since the columns become what they "
+                f"became there; got {values.shown(argument)}. Leave out `{name}`."
+            )
+
+
+def _refuse_lacking(names, needed):
+    """Raises ValueError if a table lacks a column of an earlier one."""
+    if lacking := [name for name in needed if name not in names]:
+        raise ValueError(
+            f"`table` must have the columns of the earlier table, {_first(needed)}; it lacks "
+            f"{lacking[0]!r:.60}. Give it this column."
+        )
+
+
+def _names(argument, columns):
+    """Returns names of columns as a list; those that are numbers, as of pandas, become text."""
+    if isinstance(columns, str | int | np.integer) or not isinstance(columns, Iterable):
+        columns = [columns]
+    return list(map(_name, values.listed(argument, columns)))
+
+
+def _name(column):
+    return column if column is None or isinstance(column, str) else values.shown(column)
+
+
+def _able(source, names, categories, encoding):
+    """Returns the columns that can be features; a log line says which cannot."""
+    able, left = [], []
+    for name in names:
+        kind = source[name].type
+        with contextlib.suppress(ValueError):
+            array = reading.column(source, name, "features")
+            is_text = name not in categories and preprocessing_lib.is_free_text(array, encoding)
+            if not (is_text or reading.is_time(kind)):
+                able.append(name)
+                continue
+            kind = f"{len(array.unique())} texts" if is_text else kind
+        left.append(f"{name:.60} ({kind})")
+    if left:
+        log.info(
+            f"{_first(left)} {'is' if len(left) == 1 else 'are'} left out: features are numbers, "
+            "categories of several rows, and dates and times that are named"
+        )
+    return able
+
+
+def _with_values(rows, features, missing, remedy, faults):
+    """Returns the rows that have the values that they need; the others are faults or counted."""
+    if missing == "refuse":
+        with faults.collected():
+            reading.refuse_missing(rows, remedy)
+    # A mean fills features alone.
+    filled = {*features} if missing != "drop" else ()
+    needed = [name for name in rows.column_names if name not in filled]
+    lack = [pc.is_null(rows[name]) for name in needed if rows[name].null_count]
+    if not lack:
+        return rows
+    whole = rows.filter(pc.invert(functools.reduce(pc.or_, lack)))
+    if not len(whole):
+        faults.refuse()
+        raise ValueError(
+            "`table` must have rows that lack no value; got none. Leave out what lacks them of "
+            "`features`, or choose `missing='mean'`."
+        )
+    if missing != "refuse":
+        count = len(rows) - len(whole)
+        log.info(f"{count} of {len(rows)} rows lack a value and are left out")
+    return whole
