@@ -87,7 +87,7 @@ def from_table(
     values.whole("min_rows", min_rows, 2)
     values.one_of("small_clients", small_clients, SMALL_CLIENTS)
     about = missing, features, categories, encoding
-    asked = Asked.of(_named(client), label, test, time, task, preprocessing, *about)
+    asked = Asked.of([client], label, test, time, task, preprocessing, *about)
     most, faults = values.whole("unpacked_mb", unpacked_mb, 0), Faults()
     how = asked.is_text, separator, decimal, asked.may_be_codes, most
     rows = asked.rows(reading.read(table, *how), faults)
@@ -128,7 +128,7 @@ def of_one_client(
 
     The arguments are those of `from_table`. Labels are names of classes, or else numbers.
     """
-    asked, faults = Asked.of(None, label, test, time, task, preprocessing, missing), Faults()
+    asked, faults = Asked.of([], label, test, time, task, preprocessing, missing), Faults()
     rows = asked.rows(reading.read(table, asked.is_text), faults)
     split = asked.split(rows, 2, SMALL_CLIENTS[0], seed, faults)
     coded = asked.coded(split, faults)

@@ -59,7 +59,7 @@ class Coded(NamedTuple):
 class Asked:
     """The columns of a table that are read, and what becomes of them; see `from_table`."""
 
-    client: str | None  # None if all rows are of one client
+    client: list[str]  # the column with the clients; none if all rows are of one client
     labels: list[str]
     features: list[str] | None  # None for all that can be some
     categories: list[str]
@@ -74,7 +74,7 @@ class Asked:
     @classmethod
     def of(
         cls,
-        client: str | None,
+        client: Sequence[str],
         label: str | Sequence[str],
         test: float | str,
         time: str | None,
@@ -98,17 +98,17 @@ class Asked:
         values.one_of("missing", missing, MISSING)
         time = None if values.is_word(time, "") else time
         kind, about = splitting.kind_of_test(test)
-        labels, categories = _names("label", label), _names("categories", categories)
+        labels, coded = _names("label", label), _names("categories", categories)
         if time is not None and kind != "last":
             raise ValueError(
                 "`time` must be left out unless `test` is last, which alone reads it; got "
                 f"{values.shown(time)}. Choose `test='last:0.2'`, or leave out `time`."
             )
         return cls(
-            _name(client),
+            list(map(_name, client)),
             labels,
             None if features is None else _names("features", features),
-            categories,
+            coded,
             [] if kind != "last" else _names("time", time),
             [about] if kind == "column" else [],
             about,
@@ -120,9 +120,9 @@ class Asked:
 
     def is_text(self, name: str) -> bool:
         """Returns whether a column of a text file stays as it is written, as names do."""
-        texts = {*map(str, self.categories), *map(str, self._clients)}
+        texts = {*map(str, self.categories), *map(str, self.client)}
         if self.preprocessing is not None:
-            texts = {*self.preprocessing.text_columns, *map(str, self._clients)}
+            texts = {*self.preprocessing.text_columns, *map(str, self.client)}
         if self.task == CLASSIFICATION:
             texts |= set(map(str, self.labels))
         are_coded = self.encoding == "codes" and self.preprocessing is None
@@ -131,10 +131,6 @@ class Asked:
     def may_be_codes(self, name: str) -> bool:
         """Returns whether whole numbers with zeros in front are text."""
         return self.preprocessing is None and name not in self._others
-
-    @property
-    def _clients(self):
-        return [] if self.client is None else [self.client]
 
     @property
     def _others(self):
@@ -156,20 +152,21 @@ class Asked:
         """Returns the rows of the clients that stay, and which are for the test."""
         columns = rows.columns
         owner, is_test = np.zeros(len(columns), int), np.zeros(len(columns), bool)
-        names, about = [_THE_ONE], self.client or "whose row it is"
-        if {*self._clients, *self.time, *self.test} <= {*columns.column_names}:
+        names, of_client = [_THE_ONE], [*self.client, _THE_ONE][0]
+        if {*self.client, *self.time, *self.test} <= {*columns.column_names}:
             with faults.collected():
-                if self.client is not None:
-                    owner, names = splitting.owners(columns[self.client], self.client)
+                if self.client:
+                    owner, names = splitting.owners(columns[of_client], of_client)
                 said = splitting.said(columns[self.share], self.share) if self.test else None
-                how = min_rows, small_clients, about
-                owner, names = splitting.without_small(owner, names, said, *how)
+                about = min_rows, small_clients, of_client
+                owner, names = splitting.without_small(owner, names, said, *about)
                 kept = owner >= 0
                 columns, owner = columns.filter(pa.array(kept)), owner[kept]
                 order = next(((name, columns[name]) for name in self.time), None)
-                is_test = (
-                    splitting.drawn(owner, self.share, order, seed) if said is None else said[kept]
-                )
+                if said is not None:
+                    is_test = said[kept]
+                else:
+                    is_test = splitting.drawn(owner, self.share, order, seed)
         return Split(rows._replace(columns=columns), owner, names, is_test)
 
     def coded(self, split: Split, faults: Faults) -> Coded:
@@ -193,7 +190,7 @@ class Asked:
 
     def _columns(self, source, faults):
         """Returns the columns that are read, the features and which of them are categories."""
-        columns = {"client": self._clients, "label": self.labels}
+        columns = {"client": self.client, "label": self.labels}
         columns |= {"time": self.time, "test": self.test}
         features = self.features
         if features is None:
@@ -211,22 +208,17 @@ class Asked:
         twice = [name for name, count in Counter(map(str, roles)).items() if count > 1]
         with faults.collected():
             if twice or not columns["label"] or not features:
-                got = (
-                    f"{twice[0]!r} twice"
-                    if twice
-                    else "no features"
-                    if not features
-                    else "no label"
-                )
+                got = f"{twice[0]!r} twice" if twice else "no label" if features else "no features"
                 raise ValueError(
-                    "`client`, `label`, `features` and `test` must be different columns, with at least "
-                    f"one feature and one label; got {got}. Correct them."
+                    "`client`, `label`, `features` and `test` must be different columns, with at "
+                    f"least one feature and one label; got {got}. Correct them."
                 )
         with faults.collected():
             if stray := sorted({*map(str, self.categories)}.difference(features)):
                 raise ValueError(
-                    f"`categories` must be some of the features, {', '.join(map(repr, features[:20]))};"
-                    f" got {values.shown(stray[0])}. Correct `categories`."
+                    "`categories` must be some of the features, "
+                    f"{', '.join(map(repr, features[:20]))}; got {values.shown(stray[0])}. Correct "
+                    "`categories`."
                 )
         features = [name for name in features if name in rows]
         coded = {name for name in features if pa.types.is_dictionary(source[name].type)}
