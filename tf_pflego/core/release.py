@@ -1,4 +1,4 @@
-"""What sums that are private or secure need of an algorithm, beside its own functions."""
+"""The terms of private and secure sums, which an algorithm has beside its own functions."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def of_one_client(
 ) -> dict[str, np.ndarray]:
     """Returns train_examples and so on of a table whose rows are all of one client.
 
-    The arguments are those of `from_table`. Labels are names of classes, or else numbers.
+    The arguments are as in `from_table`. Labels are names of classes, or else numbers.
     """
     asked, faults = Asked.of([], label, test, time, task, preprocessing, missing), Faults()
     rows = asked.rows(reading.read(table, asked.is_text), faults)
