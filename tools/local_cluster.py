@@ -118,20 +118,28 @@ class LocalCluster:
 
     def wait(self) -> None:
         """Waits until all nodes are there that were not killed."""
-        deadline = time.monotonic() + _START_SECONDS
+        deadline, again = time.monotonic() + _START_SECONDS, set()
         while _count_nodes(self.environment) < sum(not node.was_killed for node in self.nodes):
             for number, node in enumerate(self.nodes):
                 if not node.was_killed and not node.is_running():
-                    log = (self._directory / f"node{number}.log").read_text(errors="replace")
-                    raise ChildProcessError(f"a node has not started; it said: {log[-600:]}")
+                    log = self._directory / f"node{number}.log"
+                    # A busy machine may not start a node within the half minute that Ray gives it.
+                    if number == 0 or number in again:
+                        said = log.read_text(errors="replace")[-600:]
+                        raise ChildProcessError(f"a node has not started; it said: {said}")
+                    again.add(number)
+                    self.nodes[number] = self._node([f"--address={self.address}"], log)
             if time.monotonic() > deadline:
                 raise ChildProcessError(f"the nodes have not started within {_START_SECONDS} s")
             time.sleep(0.5)
 
     def _add(self, arguments):
         log = self._directory / f"node{len(self.nodes)}.log"
-        self.nodes.append(Node([*arguments, f"--num-cpus={self._cpus}"], self._security, log))
+        self.nodes.append(self._node(arguments, log))
         return self.nodes[-1]
+
+    def _node(self, arguments, log):
+        return Node([*arguments, f"--num-cpus={self._cpus}"], self._security, log)
 
 
 def _count_nodes(environment):

@@ -113,6 +113,7 @@ def test_whatever_is_lost_changes_no_bit_and_a_node_that_does_not_come_back_ends
     wait_for_rounds(process, tmp_path, 4)
     cluster.nodes[-1].kill()  # From here on there is no round without another node.
     cluster.add_node()
+    cluster.wait()
     wait_for_rounds(process, tmp_path, 4)
     process.kill()
     said = said_by(process, -signal.SIGKILL)
