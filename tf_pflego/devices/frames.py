@@ -5,6 +5,7 @@ and its reply follow each other in turn. A carrier that gets no reply closes the
 """
 
 import contextlib
+import errno
 import os
 import pathlib
 import socket
@@ -81,16 +82,21 @@ def connected(path: pathlib.Path, timeout: float | None) -> socket.socket:
 def listening(path: pathlib.Path) -> socket.socket:
     """Returns a socket that listens at a path, in the place of one that nobody listens at.
 
-    Its directory must be this user's alone, since whoever reaches a socket is answered.
+    Its directory must be this user's alone, since whoever reaches a socket is answered. The socket
+    gets its name once it listens, so that whoever finds it there is never refused.
     """
     refuse_shared(path.parent)
-    if path.is_socket():
-        path.unlink()  # Whoever holds the lock on the directory listens there, and nobody else.
+    if path.exists() and not path.is_socket():
+        raise FileExistsError(errno.EEXIST, "a socket must have a name of its own", str(path))
+    unnamed = path.with_name(f"{path.name}.new")
+    unnamed.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     try:
         with temporary.short_path(path.parent) as short:
-            listener.bind(f"{short}/{path.name}")
+            listener.bind(f"{short}/{unnamed.name}")
         listener.listen()
+        # Whoever holds the lock on the directory listens there, and nobody else.
+        unnamed.replace(path)
     except BaseException:
         listener.close()
         raise
