@@ -17,7 +17,7 @@ import paper_pages
 import private_methods
 
 import tf_pflego as pfl
-from tf_pflego.sweeps import Experiment, Sweep, store
+from tf_pflego.sweeps import Experiment, Sweep, choice, store
 
 _NONE = "none"  # no noise and no bound
 COLUMNS = ("0.5", "1", "2", "4", "8", _NONE)
@@ -79,7 +79,7 @@ def _model(run, _):
 
 
 def _show(sweep: Sweep) -> dict[str, bytes]:
-    """Returns the page: accuracies by method and epsilon, what is gained, and what was cut."""
+    """Returns the page: accuracies by method and epsilon, what is gained, cut, and chosen."""
     runs = paper_pages.crossed(sweep.rows, lambda row: row["run"].partition("-")[::2])
     local = runs.pop("local", {"": []})[""]
     alone = {row["seed"]: row[store.SERVED] for row in local}
@@ -101,14 +101,27 @@ def _show(sweep: Sweep) -> dict[str, bytes]:
         shares = [cut[row["run"], row["seed"]] for row in rows]
         return f"{statistics.mean(shares):.2f}" if shares else ""
 
+    cells, best = {cell.name: cell for cell in sweep.cells}, sweep.best()
+
+    def chosen(rows):
+        settings = best.get(rows[0]["run"], {}) if rows else {}
+        ends = choice.at_edge(cells[rows[0]["run"]], settings) if settings else {}
+        shown = [
+            f"{settings[name]:g}" + (f" ({ends[name]})" if name in ends else "")
+            for name in sorted(settings, key="clip_norm".__eq__)
+        ]
+        return ", ".join(shown)
+
     def table(cell, columns=COLUMNS, **first):
         lines = first | {method: runs.get(method, {}) for method in _METHODS}
         made = (paper_pages.at(column, cell, column) for column in columns)
         return paper_pages.table("method", lines.items(), *made)
 
-    parts = [table("as served", local=dict.fromkeys(COLUMNS, local))]
+    everywhere = {"local": dict.fromkeys(COLUMNS, local)}
+    parts = [table("as served", **everywhere)]
     parts += ["## Difference to `local`", table(gained)]
     parts += ["## Share of uploads that the bound cut", table(share_cut, COLUMNS[:-1])]
+    parts += ["## Rate and bound that were chosen", table(chosen, **everywhere)]
     return paper_pages.page(sweep.title, "private_curve", *parts)
 
 

@@ -78,13 +78,22 @@ def test_it_finds_nothing_in_what_is_as_claimed(inspected, clients, usual, claim
 
 
 @pytest.mark.thorough
-def test_it_finds_nothing_in_two_exchanges_of_a_round(clients):
+@pytest.mark.parametrize("claim", [(), ("binomial", "gaussian", "adaptive"), ("binomial", "local")])
+@pytest.mark.parametrize("method", ["pflego", "feddane"])
+def test_it_finds_nothing_in_two_exchanges_of_a_round(method, claim, clients):
+    """Those of FedDANE have participants of their own."""
     model = pfl.SplitModel(pfl.mlp((30,), seed=0, units=20), num_outputs=2)
-    method = pfl.build_algorithm("pflego", model, exchanges_per_round=2, local_steps=1)
-    inside = inspection.Inspected(method)
-    algorithm, accountant = claimed(inside)
+    twice = {"exchanges_per_round": 2} if method == "pflego" else {}
+    inside = inspection.Inspected(pfl.build_algorithm(method, model, local_steps=1, **twice))
+    algorithm, accountant = claimed(inside, *claim)
     accountant = dataclasses.replace(accountant, releases_per_round=2)
     assert found(inside, clients, (algorithm, accountant)) == []
+
+
+@pytest.mark.thorough
+def test_it_finds_nothing_where_nobody_takes_part(inspected, clients, monkeypatch):
+    monkeypatch.setattr(__name__ + ".EXPECTED", 1)
+    assert found(inspected, clients, claimed(inspected, "binomial", "local")) == []
 
 
 def noise(factor):
@@ -208,13 +217,18 @@ def with_clipped_share(broadcast):
     return other
 
 
-def without_bound_from_30_on(client_update):
-    def other(message, state, client, round_):
-        bound = tf.where(client.seed[1] < 30, message.wrapper[0], 1e9)
-        message = message._replace(wrapper=(bound, message.wrapper[1]))
-        return client_update(message, state, client, round_)
+def without_bound(is_exempt):
+    """A client's update that is not clipped if `is_exempt(client's identity)`."""
 
-    return other
+    def change(client_update):
+        def other(message, state, client, round_):
+            bound = tf.where(is_exempt(client.seed[1]), 1e9, message.wrapper[0])
+            message = message._replace(wrapper=(bound, message.wrapper[1]))
+            return client_update(message, state, client, round_)
+
+        return other
+
+    return change
 
 
 def same_tail(patch):
@@ -260,12 +274,16 @@ MUTANTS = {
         "depends on uploads beside their noised sum",
     ),
     "clients from 30 on without a bound": (
-        exchange_with(client_update=without_bound_from_30_on),
-        "moves the sum by",
+        exchange_with(client_update=without_bound(lambda client: client >= 30)),
+        "a client that uploads very much moves the sum by",
+    ),
+    "one of a few clients without a bound": (
+        exchange_with(client_update=without_bound(lambda client: client % 7 == 3)),
+        "all participants, each of which uploads very much moves the sum by",
     ),
     "empty counts": (
         lambda patch: patch.setattr(accounting.Accountant, "measures", counts_the_first),
-        "0 sums were counted",
+        "1 sums were counted so far, and 2 released",
     ),
     "as many as expected": (drawing(as_many_as_expected), "has a deviation of 0 over"),
     "the same cohort": (

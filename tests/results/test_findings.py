@@ -1,7 +1,6 @@
 """What docs/ says of the results in the repository is so."""
 
 import functools
-import itertools
 import re
 
 import compare_with_pfllib
@@ -10,7 +9,6 @@ import numpy as np
 import pflego
 import pgfed
 import pgfed_pages
-import private_curve
 import pytest
 import shared_head
 import shared_head_pages
@@ -338,42 +336,3 @@ def test_the_figures_are_of_the_methods_the_rounds_and_the_bridges_of_the_progra
         said = " ".join(compare_with_pfllib.BRIDGES[bridge] for bridge in twin.bridges.split())
         assert COMPARED[name]["bridges"] == said
         assert COMPARED[name]["rounds"] == str(compare_with_pfllib.ROUNDS) == "3"
-
-
-def test_what_privacy_costs():
-    """How much it costs, in docs/privacy.md."""
-    served = served_of("private_curve")
-    ahead = ("fedavg_fine_tuned", "pflego_shared_head", "ppsgd")
-    noisy = ("0.5", "1", "2", "4", "8")
-
-    def gain(run, other):
-        """The mean of the differences over seeds, and its standard error."""
-        found = [served[run][seed] - served[other][seed] for seed in range(5)]
-        return np.mean(found), np.std(found, ddof=1) / 5**0.5
-
-    def is_level(run, other):
-        mean, error = gain(run, other)
-        return abs(mean) < 2 * error
-
-    for column in (*noisy, "none"):
-        for method in ahead:
-            assert 1.75 <= gain(f"{method}-{column}", "local")[0] < 3.5
-        assert is_level(f"mr_mtl-{column}", "local")
-    for column in noisy[1:]:
-        for first, second in itertools.combinations(ahead, 2):
-            assert is_level(f"{first}-{column}", f"{second}-{column}")
-        for method in (*ahead, "pflego", "mr_mtl", "centaur"):
-            assert abs(gain(f"{method}-{column}", f"{method}-none")[0]) < 1
-    assert all(is_level(f"pflego-{column}", "local") for column in noisy[:3])
-    for column in noisy[3:]:
-        mean, error = gain(f"pflego-{column}", "local")
-        assert mean > 2 * error and round(mean) == 1
-    assert all(gain(f"centaur-{column}", "local")[0] < 0 for column in noisy)
-    chosen = {row["run"]: row for row in sweep_of("private_curve").rows}
-    for column in noisy:
-        for method in (*ahead, "centaur"):
-            largest = max(private_curve._METHODS[method][2])
-            assert float(chosen[f"{method}-{column}"]["clip_norm"]) == largest
-        for method in ahead[1:]:
-            row = chosen[f"{method}-{column}"]
-            assert float(row["server_learning_rate"]) == min(private_curve._SERVER[1])

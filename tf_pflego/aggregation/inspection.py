@@ -2,8 +2,9 @@
 
 It runs some rounds of a simulation, each twice from the same state with the same secret: with the
 noise multiplier of the run, and with one so small that the sums show. Where the noise is looked at
-all clients upload zeros, and where the bound is, all but one. Each function below tests one claim.
-A claim that passes may still be wrong in what is not looked at: the engine, the data, the files.
+all clients upload zeros; where the bound is, all but one do, or none. Each function below tests one
+claim. A claim that passes may still be wrong in what is not looked at: the engine, the data, the
+files.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tf_pflego.core.algorithm import Algorithm, Round
 ROUNDS, NOISE_ROUNDS = 3, 12  # in which the bound is looked at, and the noise
 _SILENT = 1e-9  # A noise multiplier that nothing shows of.
 _LENGTH = 1e6  # of an upload before it is clipped
-_DEVIATIONS = 6  # Statistics farther from what is expected are no chance.
+_DEVIATIONS, _CHANCE = 6, 1e-9  # Statistics farther from what is expected are no chance.
 _DRAWS = 400  # rounds of which the participants are looked at
 _SHARE_DEVIATION = 1 / 20  # of the noise on the share, times r: what is claimed
 # What a client uploads: what it has learnt, all arrays very long, or the one array of a number.
@@ -47,17 +48,13 @@ class Inspected:
 
         def at_client(result, earlier, message, state, client, round_):
             upload = result.summed, result.averaged
-            here, all_arrays = client.seed[1] == self._client, self._array == _EVERYTHING
-            is_own = (self._client == _EVERYBODY) | (here & (self._array == _AS_IT_IS))
+            here = (client.seed[1] == self._client) | (self._client == _EVERYBODY)
+            is_own, all_arrays = self._array == _AS_IT_IS, self._array == _EVERYTHING
             leaves = [
                 tf.where(
-                    is_own,
-                    leaf,
-                    tf.where(
-                        here & (all_arrays | (self._array == number)),
-                        _LENGTH * tf.ones_like(leaf),
-                        tf.zeros_like(leaf),
-                    ),
+                    here & (is_own | all_arrays | (self._array == number)),
+                    tf.where(is_own, leaf, _LENGTH * tf.ones_like(leaf)),
+                    tf.zeros_like(leaf),
                 )
                 for number, leaf in enumerate(tf.nest.flatten(upload))
             ]
@@ -67,7 +64,7 @@ class Inspected:
         self.algorithm = wrapping.wrapped(algorithm, wrapping.Wrapper(**SUMS, at_client=at_client))
 
     def let_upload(self, client: int, array: int = _AS_IT_IS) -> None:
-        """Lets one client alone upload something: one array, very long, or what it has learnt."""
+        """Lets one client, or all, upload something: one array, very long, or what is learnt."""
         self._client.assign(client)
         self._array.assign(array)
 
@@ -102,39 +99,47 @@ def faults(
 ) -> Iterator[str]:
     """Yields what of a private simulation is not as it is claimed, each in a sentence.
 
-    The simulation, in process, is one of `private(inspected.algorithm)`, and runs `ROUNDS` rounds;
+    The simulation, in process, is one of `private(inspected.algorithm)`, and runs `NOISE_ROUNDS`;
     the accountant computes the epsilon that is claimed.
     """
     yield from _of_secrets(simulation)
     yield from _of_draws(simulation)
+    rate = simulation.federation.mean_clients_per_round
     noise: list[list[np.ndarray]] = []
-    shares = []
+    shares: list[float] = []
     for number in range(NOISE_ROUNDS):
         before = _State(simulation)
         inspected.let_upload(_NOBODY)
         quiet, _ = before.released(_SILENT)
         loud, record = before.released()
-        noise.append([a - b for a, b in zip(_flat(loud), _flat(quiet), strict=True)])
-        private, after = before.server.wrapper[0], simulation.server_state
-        # An adaptive bound has moved by now.
-        bound = float(getattr(private, "bound", record["privacy_clip_norm"]))
-        shares.append(_noise_of_share(simulation, private, record))
-        multiplier = float(private.noise_multiplier)
-        if shares[-1] is not None:  # A part of what is claimed goes to the share.
-            rate = simulation.federation.mean_clients_per_round
-            multiplier /= math.sqrt(1 - (multiplier / (2 * rate * _SHARE_DEVIATION)) ** 2)
-        expected = bound * _growth(accountant, record) * multiplier
-        yield from _of_deviations(noise[-1], expected, record["round"])
+        after, cohorts = simulation.server_state, before.cohorts()
+        # Each exchange has its participants and its bound, which moves if it is adaptive.
+        bounds, expected = [], []
+        states = zip(before.server.wrapper, after.wrapper, map(len, cohorts), strict=True)
+        for private, then, participants in states:
+            bounds.append(float(getattr(private, "bound", record["privacy_clip_norm"])))
+            multiplier = float(private.noise_multiplier)
+            if getattr(then, "bound", bounds[-1]) != bounds[-1]:
+                # A part of what is claimed goes to the share.
+                shares.append(_noise_of_share(private, then, participants, rate))
+                multiplier /= math.sqrt(1 - (multiplier / (2 * rate * _SHARE_DEVIATION)) ** 2)
+            expected.append(bounds[-1] * _growth(accountant, participants) * multiplier)
+        if all(expected):  # Without participants no client has noise of its own.
+            triples = zip(loud, quiet, expected, strict=True)
+            noise.append(
+                [(a - b) / one for *pair, one in triples for a, b in zip(*pair, strict=True)]
+            )
+            yield from _of_deviations(noise[-1], f"round {record['round']}")
         yield from _of_counts(before, record)
         if number < ROUNDS:
-            yield from _of_bound(before, quiet, inspected, record, bound)
+            yield from _of_bound(before, quiet, inspected, cohorts, bounds)
         inspected.let_upload(_EVERYBODY)
         if not number:
             yield from _of_broadcast(before, after)
         simulation.server_state = after
+    yield from _of_deviations(map(np.stack, zip(*noise, strict=True)), "all rounds")
     yield from _of_correlations(noise)
-    drawn = [share for share in shares if share is not None]
-    if drawn and not 0.3 < (ratio := math.sqrt(np.mean(np.square(drawn)))) < 3:
+    if shares and not 0.3 < (ratio := math.sqrt(np.mean(np.square(shares)))) < 3:
         yield f"the noise on the share that the bound follows has {ratio:.2g} times its deviation"
 
 
@@ -145,6 +150,14 @@ class _State:
         self.simulation, self._everyone = simulation, range(simulation.data.num_clients)
         self.server, self._number = simulation.server_state, simulation.round_number
         self._clients = simulation.client_states(self._everyone)
+
+    def cohorts(self):
+        """Returns the identities, ascending, of who takes part in each exchange of the round."""
+        simulation, number = self.simulation, self._number + 1
+        seed = simulation.algorithm.release.participation_seed(self.server)
+        names = [exchange.cohort for exchange in simulation.algorithm.exchanges]
+        draws = [simulation.participation.draw(seed, number, name) for name in names]
+        return [np.sort(simulation.data.identities[drawn]) for drawn in draws]
 
     def released(self, noise_multiplier=None):
         """Runs the next round; returns the arrays of the sums of each exchange, and its record."""
@@ -169,26 +182,25 @@ def _difference(after, before):
     return [np.asarray(b, np.float64) - np.asarray(a, np.float64) for b, a in pairs]
 
 
-def _flat(sums):
-    return [one for of_exchange in sums for one in of_exchange]
-
-
-def _growth(accountant, record):
+def _growth(accountant, participants):
     """Returns the deviation of the noise on a sum over z C."""
     if accountant.mechanism == accounting.LOCAL:
-        return math.sqrt(record["participants"])
+        return math.sqrt(participants)
     coefficients = privacy.banded_coefficients(accountant.bands)
     return math.sqrt(accountant.participations) * np.linalg.norm(coefficients)
 
 
-def _of_deviations(noise, expected, number):
+def _of_deviations(noise, rounds):
+    """Compares noise with normal numbers: of few of them, the sum of squares is not normal."""
+    from scipy import stats  # dp-accounting brings it.
+
     for position, one in enumerate(noise):
-        near = _DEVIATIONS / math.sqrt(2 * one.size)
-        found = math.sqrt(np.mean(one**2)) / expected
-        if not abs(found - 1) <= near:
+        found = math.sqrt(np.mean(one**2))
+        low, high = np.sqrt(stats.chi2.ppf((_CHANCE, 1 - _CHANCE), one.size) / one.size)
+        if not low <= found <= high:
             yield (
-                f"round {number}: the noise on array {position}, of shape {one.shape}, has "
-                f"{found:.3g} times the deviation that is claimed; it must be 1 within {near:.2g}"
+                f"{rounds}: the noise on array {position}, of {one.size} numbers, has {found:.3g} "
+                f"times the deviation that is claimed; it must be from {low:.3g} to {high:.3g}"
             )
 
 
@@ -196,10 +208,10 @@ def _of_correlations(noise):
     """Compares the noise on each array between rounds, and on two arrays of the first round."""
     pairs = [
         (f"on array {k} of rounds {a + 1} and {b + 1}", noise[a][k].ravel(), noise[b][k].ravel())
-        for k in range(len(noise[0]))
+        for k in range(len(noise[0]) if noise else 0)
         for a, b in itertools.combinations(range(len(noise)), 2)
     ]
-    arrays = [one.ravel() for one in noise[0]]
+    arrays = [one.ravel() for of_round in noise[:1] for one in of_round]
     pairs += [
         (f"on arrays {a} and {b}", arrays[a], arrays[b])
         for a, b in itertools.combinations(range(len(arrays)), 2)
@@ -219,38 +231,37 @@ def _of_correlations(noise):
 
 def _of_counts(before, record):
     """Compares the sums that a round has released with those that it counts."""
-    counted = sum(int(state.releases) for state in before.server.wrapper)
-    released = record["privacy_releases"] - counted
-    if released != len(before.server.wrapper):
+    released = sum(int(state.releases) + 1 for state in before.server.wrapper)
+    if record["privacy_releases"] != released:
         yield (
-            f"round {record['round']}: {released} sums were counted, and "
-            f"{len(before.server.wrapper)} released"
+            f"round {record['round']}: {record['privacy_releases']} sums were counted so far, and "
+            f"{released} released"
         )
 
 
-def _of_bound(before, quiet, inspected, record, bound):
-    """Some participants upload something, one at a time, while all others upload zeros."""
-    simulation = before.simulation
-    seed = simulation.algorithm.release.participation_seed(before.server)
-    drawn = np.sort(
-        simulation.data.identities[simulation.participation.draw(seed, record["round"])]
-    )
+def _of_bound(before, quiet, inspected, cohorts, bounds):
+    """Some participants upload something, one at a time beside zeros of all others; then all do."""
+    drawn = np.unique(np.concatenate(cohorts))
     places = dict.fromkeys((0, len(drawn) // 2, len(drawn) - 1)) if len(drawn) else ()
-    for client in (int(drawn[place]) for place in places):
-        count = max(len(tf.nest.flatten(one)) for one in totals(before.server))
-        arrays = range(count) if client == drawn[0] else ()
+    limits = {int(drawn[place]): bounds for place in places}
+    # All very long uploads have one direction.
+    limits[_EVERYBODY] = [bound * len(ids) for bound, ids in zip(bounds, cohorts, strict=True)]
+    count = max(len(tf.nest.flatten(one)) for one in totals(before.server))
+    for client, limit in limits.items():
+        arrays = range(count) if client in (*drawn[:1], _EVERYBODY) else ()
         for array in (_AS_IT_IS, _EVERYTHING, *arrays):
             inspected.let_upload(client, array)
-            sums, _ = before.released(_SILENT)
-            moved = max(
-                math.sqrt(sum(((a - b) ** 2).sum() for a, b in zip(*pair, strict=True)))
-                for pair in zip(sums, quiet, strict=True)
-            )
-            if moved > bound * (1 + 1e-4):
+            sums, record = before.released(_SILENT)
+            for *pair, bound in zip(sums, quiet, limit, strict=True):
+                pairs = zip(*pair, strict=True)
+                moved = math.sqrt(sum(((a - b) ** 2).sum() for a, b in pairs))
+                if moved <= bound * (1 + 1e-4):
+                    continue
                 names = {_AS_IT_IS: "what it has learnt", _EVERYTHING: "very much"}
                 what = names.get(array, f"array {array} alone")
+                who = "all participants, each of which" if client == _EVERYBODY else "a client that"
                 yield (
-                    f"round {record['round']}: a client that uploads {what} moves the sum by "
+                    f"round {record['round']}: {who} uploads {what} moves the sum by "
                     f"{moved:.4g}; the bound is {bound:.4g}"
                 )
 
@@ -280,14 +291,10 @@ def _of_broadcast(before, after):
             yield "what the server sends depends on uploads beside their noised sum"
 
 
-def _noise_of_share(simulation, before, record):
+def _noise_of_share(before, after, participants, rate):
     """Returns the noise on the share of uploads below an adaptive bound, in its deviations."""
-    after = simulation.server_state.wrapper[0]
-    if not hasattr(after, "bound") or float(after.bound) == float(before.bound):
-        return None
-    rate = simulation.federation.mean_clients_per_round
     noisy = -rate * math.log(float(after.bound) / float(before.bound)) / privacy.BOUND_RATE
-    below = record["participants"] * (0.5 - float(after.share_clipped))
+    below = participants * (0.5 - float(after.share_clipped))
     return (noisy - below) / (rate * _SHARE_DEVIATION)
 
 

@@ -53,8 +53,13 @@ class Uploaded:
         state = self._algorithm.init_client(server_state, client.seed, client.classes)
         if exchange.client_messages is not None:
             messages = exchange.client_messages(server_state, tf.zeros([1], tf.int64), round_)
-            message = tf.nest.map_structure(lambda leaf: leaf[0], messages)
+            message = tf.nest.map_structure(_of_one, messages)
             client = client._replace(message=message)
         sent = exchange.broadcast(server_state, round_)
         result = exchange.client_update(sent, state, client.in_round(round_), round_)
         return {name: getattr(result, name) for name in ("summed", "averaged", "individual")}
+
+
+def _of_one(leaf):
+    """Returns one client's part of messages, of which there may be none between two rounds."""
+    return leaf[0] if leaf.shape[0] != 0 else tf.zeros(leaf.shape[1:], leaf.dtype)

@@ -59,7 +59,7 @@ def run(flag_values, interruption: Interruption) -> None:
         delta = stored.run_config.dp_delta
         claimed, num_rounds, faults = _of_ledger(stored)
         terminal.show(f"epsilon claimed      {claimed:.3f}, delta {delta:g}, {num_rounds} rounds")
-        terminal.doing(f"looking into {inspection.ROUNDS} rounds")
+        terminal.doing(f"looking into {inspection.NOISE_ROUNDS} rounds")
         faults += _seen_inside(stored, method)
         if not faults:
             terminal.show("looked inside        noise, bound and draws are as claimed")
