@@ -44,6 +44,8 @@ class Statistic:
       of_logits: Whether `sums` takes logits in place of predictions.
       counts: (k, p), if part k of p equal parts of the sums, from 0, counts the examples. In a real
         federation, the server holds clients to the number that they had before.
+      each: (predictions, labels) -> [n, m], what each example adds to the sums. With it many small
+        clients are tested at once.
 
     Raises:
       ValueError: The name is not one word, or is taken, or a number is not whole.
@@ -55,6 +57,7 @@ class Statistic:
     higher_is_better: bool = True
     of_logits: bool = False
     counts: tuple[int, int] | None = None
+    each: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name.isidentifier():
@@ -70,6 +73,8 @@ class Statistic:
         values.function("sums", self.sums)
         values.function("value", self.value)
         values.truth("higher_is_better", self.higher_is_better)
+        if self.each is not None:
+            values.function("each", self.each)
         for number in values.listed("counts", self.counts or ()):
             values.whole("counts", number, 0)
 
@@ -101,27 +106,35 @@ Statistics = Mapping[str, Mapping[str, Statistic]]
 Tallies = Mapping[str, Mapping[str, Tally]]
 
 
-def _stack(*numbers):
-    return tf.concat([tf.reshape(tf.cast(n, tf.float64), [-1]) for n in numbers], axis=0)
+def added_up(
+    each: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Returns the function `sums` of a statistic with this function `each`."""
+    return lambda outputs, labels: tf.reduce_sum(each(outputs, labels), axis=0)
+
+
+def columns(*parts: tf.Tensor) -> tf.Tensor:
+    """Returns [n, m] float64 from parts [n] or [n, k]."""
+    parts = tuple(tf.cast(part, tf.float64) for part in parts)
+    return tf.concat([part[:, None] if part.shape.rank == 1 else part for part in parts], axis=1)
 
 
 def _hits(logits, labels):
     predicted = tf.argmax(logits, axis=1, output_type=tf.int32)
     # In the graphs that TFF builds, `==` would compare the Python objects.
-    hits = tf.math.count_nonzero(tf.equal(predicted, labels), dtype=tf.int32)
-    return _stack(hits, tf.shape(labels)[0])
+    return columns(tf.equal(predicted, labels), tf.ones_like(labels))
 
 
 def _hits_among_top(logits, labels):
     among = tf.math.in_top_k(labels, logits, min(_TOP, logits.shape[1]))
-    return _stack(tf.math.count_nonzero(among), tf.shape(labels)[0])
+    return columns(among, tf.ones_like(labels))
 
 
 def _confusion(logits, labels):
-    """Returns [3 K]: for each class the numbers of hits, of examples, and of predictions."""
+    """Returns [n, 3 K]: whether each class is hit, is the label, and is predicted."""
     rows = logits.shape[1]
     actual, predicted = tf.one_hot(labels, rows), tf.one_hot(tf.argmax(logits, axis=1), rows)
-    return _stack(*(tf.reduce_sum(c, axis=0) for c in (actual * predicted, actual, predicted)))
+    return columns(actual * predicted, actual, predicted)
 
 
 def _balanced_accuracy(sums):
@@ -143,12 +156,8 @@ def _mean_of_classes(part, whole):
 def _calibration(probabilities, labels):
     confidence = tf.reduce_max(probabilities, axis=1)
     hits = tf.equal(tf.argmax(probabilities, axis=1, output_type=tf.int32), labels)
-    bins = tf.minimum(tf.cast(confidence * _BINS, tf.int32), _BINS - 1)
-    in_bins = [
-        tf.math.unsorted_segment_sum(tf.cast(n, tf.float64), bins, _BINS)
-        for n in (confidence, hits, tf.ones_like(confidence))
-    ]
-    return _stack(*in_bins)
+    bins = tf.one_hot(tf.minimum(tf.cast(confidence * _BINS, tf.int32), _BINS - 1), _BINS)
+    return columns(bins * confidence[:, None], bins * tf.cast(hits, tf.float32)[:, None], bins)
 
 
 def _calibration_error(sums):
@@ -170,32 +179,38 @@ def _ordered_pairs(probabilities, labels):
     count = tf.reduce_sum(positive, axis=1)
     in_order = tf.reduce_sum(rank * positive, axis=1) - count * (count + 1) / 2
     pairs = count * (tf.cast(tf.shape(scores)[1], tf.float64) - count)
-    return _stack(tf.reduce_sum(in_order), tf.reduce_sum(pairs))
+    return tf.stack([tf.reduce_sum(in_order), tf.reduce_sum(pairs)])
 
 
 def _label_hits(probabilities, labels):
-    """Returns twice the hits, and the sum of the numbers of true and of predicted labels."""
+    """Returns [n, 2], twice the hits, and the number of true and of predicted labels."""
     predicted = tf.cast(probabilities > 0.5, tf.int32)
-    return _stack(2 * tf.reduce_sum(predicted * labels), tf.reduce_sum(predicted + labels))
+    hits, both = 2 * predicted * labels, predicted + labels
+    return columns(tf.reduce_sum(hits, axis=1), tf.reduce_sum(both, axis=1))
 
 
 def _all_labels_hit(probabilities, labels):
-    hit = tf.equal(tf.cast(probabilities > 0.5, tf.int32), labels)
-    return _stack(tf.math.count_nonzero(tf.reduce_all(hit, axis=1)), tf.shape(labels)[0])
+    hit = tf.reduce_all(tf.equal(tf.cast(probabilities > 0.5, tf.int32), labels), axis=1)
+    return columns(hit, tf.ones_like(labels[:, 0]))
+
+
+def _of_quantities(terms):
+    """Returns [n, 2], the sums of terms [n, K] over quantities, and how many these are."""
+    return columns(tf.reduce_sum(terms, axis=1), tf.reduce_sum(tf.ones_like(terms), axis=1))
 
 
 def _squared_errors(predictions, labels):
-    return _stack(tf.reduce_sum(tf.square(predictions - labels)), tf.size(labels))
+    return _of_quantities(tf.square(predictions - labels))
 
 
 def _absolute_errors(predictions, labels):
-    return _stack(tf.reduce_sum(tf.abs(predictions - labels)), tf.size(labels))
+    return _of_quantities(tf.abs(predictions - labels))
 
 
 def _explained(predictions, labels):
     predictions, labels = tf.cast(predictions, tf.float64), tf.cast(labels, tf.float64)
-    squares = (tf.square(predictions - labels), tf.ones_like(labels), labels, tf.square(labels))
-    return _stack(*(tf.reduce_sum(square, axis=0) for square in squares))
+    errors = tf.square(predictions - labels)
+    return columns(errors, tf.ones_like(labels), labels, tf.square(labels))
 
 
 def _r_squared(sums):
@@ -208,13 +223,12 @@ def _r_squared(sums):
 
 def _deviances(predictions, labels):
     ratios = labels / tf.maximum(predictions, 1e-30)
-    deviances = 2 * (tf.math.xlogy(labels, ratios) - (labels - predictions))
-    return _stack(tf.reduce_sum(deviances), tf.size(labels))
+    return _of_quantities(2 * (tf.math.xlogy(labels, ratios) - (labels - predictions)))
 
 
 def _cross_entropies(logits, labels):
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    return _stack(tf.reduce_sum(losses), tf.shape(labels)[0])
+    return columns(losses, tf.ones_like(losses))
 
 
 def _exp_ratio(sums):
@@ -225,9 +239,9 @@ def _root_ratio(sums):
     return tf.sqrt(ratio(sums))
 
 
-def _known(name, sums, value=ratio, of_logits=False, counts=(1, 2)):
+def _known(name, each, value=ratio, of_logits=False, counts=(1, 2)):
     better = statistic_names.CATALOGUE[name].higher_is_better
-    return Statistic(name, sums, value, better, of_logits, counts)
+    return Statistic(name, added_up(each), value, better, of_logits, counts, each)
 
 
 KNOWN |= {
@@ -238,7 +252,7 @@ KNOWN |= {
         _known("balanced_accuracy", _confusion, _balanced_accuracy, of_logits=True, counts=(1, 3)),
         _known("macro_f1", _confusion, _macro_f1, of_logits=True, counts=(1, 3)),
         _known("calibration_error", _calibration, _calibration_error, counts=(2, 3)),
-        _known("area_under_roc", _ordered_pairs, counts=None),
+        Statistic("area_under_roc", _ordered_pairs),
         _known("perplexity", _cross_entropies, _exp_ratio, of_logits=True),
         _known("f1", _label_hits, counts=None),
         _known("exact_match", _all_labels_hit),

@@ -32,7 +32,7 @@ import tensorflow as tf
 from tf_pflego.core import losses
 from tf_pflego.core import statistics as statistics_lib
 from tf_pflego.core.losses import Loss
-from tf_pflego.core.statistics import Statistic
+from tf_pflego.core.statistics import Statistic, added_up, columns
 from tf_pflego.system import values
 from tf_pflego.system.by_value import ByValue
 
@@ -196,6 +196,31 @@ class Task(ByValue):
         outputs = logits if statistic.of_logits else self.predicted(logits)
         return tf.reshape(tf.cast(statistic.sums(outputs, labels), tf.float64), [-1])
 
+    def measured_of_many(
+        self,
+        statistic: Statistic,
+        logits: tf.Tensor,
+        labels: tf.Tensor,
+        owner: tf.Tensor,
+        num_clients: tf.Tensor,
+    ) -> tf.Tensor:
+        """Returns [c, m] float64 as `measured`, of c clients, one of which owns each example."""
+        if logits.shape.rank == 3:
+            owner = tf.gather(owner, tf.where(labels >= 0)[:, 0])
+            logits, labels = flat(logits, labels)
+
+        if statistic.each is not None:
+            outputs = logits if statistic.of_logits else self.predicted(logits)
+            each = tf.cast(statistic.each(outputs, labels), tf.float64)
+            return tf.math.unsorted_segment_sum(each, owner, num_clients)
+
+        def of_some(rows):
+            return self.measured(statistic, *(tf.gather(one, rows) for one in (logits, labels)))
+
+        rows = tf.range(tf.shape(owner)[0])
+        of_clients = tf.RaggedTensor.from_value_rowids(rows, owner, num_clients)
+        return tf.map_fn(of_some, of_clients, fn_output_signature=tf.float64)
+
     def refuse_misshaped(self, num_outputs: int) -> None:
         """Raises ValueError unless a user's loss and statistics return the right shapes."""
 
@@ -234,13 +259,22 @@ class Task(ByValue):
     def counted(self, split: str) -> dict[str, Statistic]:
         """Returns the counts for the examples of a split; the loss for training examples."""
         if split == "train":
-            about = Statistic("loss", self._sum, higher_is_better=False, of_logits=True)
-            return {"loss": dataclasses.replace(about, counts=(1, 2))}
+            return {"loss": self._loss_statistic()}
         return {statistic.name: statistic for statistic in self.statistics}
 
-    def _sum(self, logits, labels):
-        each = self.losses(logits, labels)
-        return tf.stack([tf.reduce_sum(each), tf.cast(tf.shape(each)[0], tf.float32)])
+    def _loss_statistic(self):
+        def each(logits, labels):
+            losses = self.losses(logits, labels)
+            return columns(losses, tf.ones_like(losses))
+
+        return Statistic(
+            "loss",
+            added_up(each),
+            higher_is_better=False,
+            of_logits=True,
+            counts=(1, 2),
+            each=each,
+        )
 
 
 _LOSS = "[n] float32, one loss for each example, by TensorFlow operations with a derivative"

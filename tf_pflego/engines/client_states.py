@@ -74,7 +74,8 @@ class ClientStates(WrittenStates):
     A client's first state is made when it first takes part, from the server's state of that round,
     the seed and the client's identity. Rows of the arrays that no client has touched take no
     memory. If the states of all clients would take more than a quarter of the available memory, the
-    arrays are in files, from which a row is read when it is needed; see `system.rows`.
+    arrays are in files, from which a row is read when it is needed; see `system.rows`. If not, a
+    first state that does not depend on the server's is made once, however often it is read.
     """
 
     def __init__(
@@ -89,6 +90,9 @@ class ClientStates(WrittenStates):
             for leaf in tf.nest.flatten(self.spec)
         ]
         self._files = [leaf for leaf in self._leaves if isinstance(leaf, rows.RowFile)]
+        # The clients whose rows have their first state, which is the same in every round.
+        self._prepared = np.zeros(self.num_clients, bool)
+        self._prepares = in_memory and not any(self.init_reads)
         first_states = _for_many(algorithm.init_client, self.spec)
         # Algorithms that share their traces do not share these, which may hold initial weights.
         self._init = traces_of(algorithm, server_state).get(
@@ -108,10 +112,14 @@ class ClientStates(WrittenStates):
         self._write_pending()
         ids = np.asarray(client_ids, np.int64)
         leaves = [leaf[ids] for leaf in self._leaves]
-        new = np.flatnonzero(~self.have_state(ids))
+        new = np.flatnonzero(~(self.have_state(ids) | self._prepared[ids]))
         if len(new) and leaves:
-            for leaf, first in zip(leaves, self._first_states(ids[new], server_state), strict=True):
+            first_states = self._first_states(ids[new], server_state)
+            for leaf, first in zip(leaves, first_states, strict=True):
                 leaf[new] = first
+            if self._prepares:
+                self._write(ids[new], first_states)
+                self._prepared[ids[new]] = True
         return tf.nest.pack_sequence_as(self.spec, leaves)
 
     def admit(self, client_ids: np.ndarray, server_state: Structure) -> None:
@@ -156,6 +164,7 @@ class ClientStates(WrittenStates):
         # A round that was interrupted while it was stored may have left something.
         self._pending = None
         self._undo.clear()
+        self._prepared[:] = False
         super().forget()
 
     def named_leaf(self, client_ids: np.ndarray, name: str) -> np.ndarray:

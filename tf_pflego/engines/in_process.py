@@ -5,7 +5,8 @@ import tensorflow as tf
 
 from tf_pflego.engines.client_computation import ClientComputation, unpacked
 from tf_pflego.engines.engine import Outcome
-from tf_pflego.engines.local_clients import LocalClients, clients_at_once
+from tf_pflego.engines.local_clients import LocalClients
+from tf_pflego.engines.threads import clients_at_once
 from tf_pflego.engines.tracing import Traced
 
 

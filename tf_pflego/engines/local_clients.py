@@ -1,8 +1,5 @@
 """Clients with data, states and evaluation in this process, for all engines."""
 
-import contextlib
-import os
-
 import numpy as np
 import tensorflow as tf
 
@@ -10,6 +7,7 @@ from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.mapped import MappedData, OpenData
+from tf_pflego.engines import small_clients
 from tf_pflego.engines.client_computation import (
     ClientFacts,
     GraphClient,
@@ -19,6 +17,7 @@ from tf_pflego.engines.client_computation import (
     unpacked,
 )
 from tf_pflego.engines.client_states import ClientStates
+from tf_pflego.engines.threads import clients_at_once
 from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.system import rows
 
@@ -78,17 +77,51 @@ class LocalClients:
         return ClientFacts(numbers.astype(np.int64, copy=False), data.client_weights[ids])
 
     def evaluate(self, ids, seeds, train, server_state):
-        def traced():
-            statistics = statistics_of(
-                self.algorithm.model.task, tuple(self.data.clients.splits), train
+        ids = np.asarray(ids, np.int64)
+        one_by_one, sizes = self.traces.get(("evaluate", train), lambda: self._one_by_one(train))
+        tested = self._examples_tested(ids, train)
+        order, few, sums = np.arange(len(ids)), 0, []
+        small = np.flatnonzero(tested <= small_clients.MOST_EXAMPLES)
+        in_groups = None
+        if len(small) >= small_clients.FEWEST_CLIENTS:
+            in_groups = self.traces.get(
+                ("evaluate groups", train), lambda: self._in_groups(train, server_state, sizes)
             )
-            sizes: Structure = {}
-            evaluation = _evaluation(self.algorithm, statistics, sizes)
-            return Traced(evaluation, any_number=(0, 2, 3)), sizes
+        if in_groups is not None:
+            # By size, since clients with their own networks are padded to the largest in a group.
+            order, few = np.argsort(tested, kind="stable"), len(small)
+            first = order[:few]
+            sums = [
+                in_groups(*inputs, small_clients.groups_of(tested[first][block]))
+                for block, inputs in self._blocks(ids[first], seeds[first], server_state)
+            ]
+        others = self._blocks(ids[order[few:]], seeds[order[few:]], server_state)
+        sums += [one_by_one(*inputs) for _, inputs in others]
+        return unpacked(sizes, np.concatenate(sums)[np.argsort(order)])
 
-        run, sizes = self.traces.get(("evaluate", train), traced)
-        blocks = self._blocks(ids, seeds, server_state)
-        return unpacked(sizes, np.concatenate([run(*inputs) for _, inputs in blocks]))
+    def _one_by_one(self, train):
+        """Returns a test of clients one by one, and the sizes of its sums."""
+        sizes: Structure = {}
+        test = _evaluation(self.algorithm, self._statistics(train), sizes)
+        return Traced(test, any_number=(0, 2, 3)), sizes
+
+    def _in_groups(self, train, server_state, sizes):
+        """Returns a test of clients in groups, if that is possible."""
+        models = small_clients.models_of_groups(
+            self.algorithm, server_state, self.states.spec, self.data_spec
+        )
+        if models is None:
+            return None
+        test = small_clients.evaluation(self.algorithm, models, self._statistics(train), sizes)
+        return Traced(test, any_number=(0, 2, 3, 4))
+
+    def _statistics(self, train):
+        return statistics_of(self.algorithm.model.task, tuple(self.data.clients.splits), train)
+
+    def _examples_tested(self, ids, train):
+        """Returns the examples of clients [c] in the split with most of them."""
+        splits = self.data.clients.splits.items()
+        return np.max([s.sizes[ids] for name, s in splits if train or name != "train"], axis=0)
 
     def predict(self, ids, seeds, split, name, server_state):
         served, task = self.algorithm.served[name], self.algorithm.model.task
@@ -97,45 +130,17 @@ class LocalClients:
             lambda: Traced(_prediction(served, task, split), any_number=(0, 2, 3)),
         )
         sizes, predicted = self.data.clients.splits[split].sizes, []
-        for some, inputs in self._blocks(ids, seeds, server_state):
-            predicted += np.split(run(*inputs).numpy(), np.cumsum(sizes[some])[:-1])
+        for block, inputs in self._blocks(ids, seeds, server_state):
+            predicted += np.split(run(*inputs).numpy(), np.cumsum(sizes[ids[block]])[:-1])
         return predicted
 
     def _blocks(self, ids, seeds, server_state):
-        """Yields blocks of clients, and the arguments of a traced function for them."""
+        """Yields slices of clients, and the arguments of a traced function for them."""
         ids = np.asarray(ids, np.int64)
         for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
             some = ids[block]
             states = self.states.read(some, server_state)
-            yield some, (self.opened(), server_state, states, self.facts(some, seeds[block]))
-
-
-def threads_per_operation(clients_per_round: float) -> int | None:
-    """Returns the number of threads for one operation: 1, or None to leave it to TensorFlow.
-
-    It is 1 if a round has at least as many participants as there are cores, since they keep every
-    core busy then. An operation that is split among busy cores waits for them: with 20 clients on
-    two cores, a round would take up to twice as long. The last bits of sums depend on this number,
-    so that a run has the same bits on machines that give it the same.
-    """
-    return 1 if clients_per_round >= (os.cpu_count() or 1) else None
-
-
-def clients_at_once() -> int:
-    """Returns the number of clients that run side by side here, as many as operations do."""
-    return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
-
-
-def prepare_process(clients_per_round: float) -> None:
-    """Sets up TensorFlow in this process for rounds in process.
-
-    Only a program should call this, since the setting holds for the whole process. It has an effect
-    only before TensorFlow has run its first operation.
-    """
-    if threads := threads_per_operation(clients_per_round):
-        # TensorFlow may be running already; then rounds are slower, and sums have other last bits.
-        with contextlib.suppress(RuntimeError):
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            yield block, (self.opened(), server_state, states, self.facts(some, seeds[block]))
 
 
 def _evaluation(algorithm, statistics, sizes):

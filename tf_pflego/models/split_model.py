@@ -337,6 +337,22 @@ class SplitModel:
         """Returns [n, K] logits of a client with `classes` [K]; see `Client`."""
         return self.logits(weights.head, self._features_of(weights.theta, examples), classes)
 
+    def predict_many(
+        self,
+        theta: Sequence[tf.Tensor],
+        heads: tf.Tensor,
+        examples: tf.Tensor,
+        owner: tf.Tensor,
+        classes: tf.Tensor,
+    ) -> tf.Tensor:
+        """Returns [n, K] logits of the examples of c clients that share a body.
+
+        They have heads [c, K, M + 1], or one [K, M + 1] together, and classes [c, K]. `owner` [n]
+        is the client of each example.
+        """
+        features = self._features_of(theta, examples)
+        return head_lib.logits_of_many(heads, features, owner, self._masking(classes))
+
     def loss(self, weights: Weights, client: Client) -> tf.Tensor:
         """Returns l_i, the client's mean loss. Source: PFLEGO, equation 2."""
         if self._block is None:

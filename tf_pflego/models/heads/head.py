@@ -27,6 +27,32 @@ def logits(head: tf.Tensor, features: tf.Tensor, classes: tf.Tensor | None = Non
     return tf.linalg.matmul(features, head[:, :-1], transpose_b=True) + bias
 
 
+def logits_of_many(
+    heads: tf.Tensor,
+    features: tf.Tensor,
+    owner: tf.Tensor,
+    classes: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Returns [n, K] logits, or [n, T, K], of the examples of c clients with heads [c, K, M + 1].
+
+    The features are [n, M], or [n, T, M], and `owner` [n] int32 is the client of each example.
+    `classes` [c, K] is as in `logits`. Clients may have one head [K, M + 1] together.
+    """
+    kernel, bias = heads[..., :-1], heads[..., -1]
+    if classes is not None:
+        bias = tf.where(classes >= 0, bias, ABSENT_LOGIT)
+    if bias.shape.rank == 2:
+        bias = tf.gather(bias, owner)
+    if features.shape.rank == 3:
+        bias = bias[..., None, :]
+    if heads.shape.rank == 2:
+        return tf.linalg.matmul(features, kernel, transpose_b=True) + bias
+    kernel = tf.gather(kernel, owner)
+    if features.shape.rank == 2:
+        return tf.linalg.matvec(kernel, features) + bias
+    return tf.linalg.matmul(features, kernel, transpose_b=True) + bias
+
+
 def add_to_bias(head: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Returns the head [K, M + 1] with `logits` [K] added to all logits that it gives."""
     return tf.concat([head[:, :-1], head[:, -1:] + logits[:, None]], axis=1)

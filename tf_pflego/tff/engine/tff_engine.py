@@ -28,7 +28,8 @@ from tf_pflego.core.algorithm import specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_computation import ClientComputation, ClientOutputs, unpacked
 from tf_pflego.engines.engine import Outcome, WorkerError
-from tf_pflego.engines.local_clients import LocalClients, threads_per_operation
+from tf_pflego.engines.local_clients import LocalClients
+from tf_pflego.engines.threads import threads_per_operation
 from tf_pflego.system import log
 from tf_pflego.system.temporary import make_directory, remove_directory
 from tf_pflego.tff.engine.context import ExecutionContext
