@@ -32,6 +32,7 @@ from benchmark_work import (
 from tf_pflego import algorithms, models
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import Participation
+from tf_pflego.engines import small_clients
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.simulation.frozen_features import with_frozen_features
 from tf_pflego.simulation.simulation import Simulation
@@ -228,6 +229,33 @@ def synthetic(repeats):
     yield {f"{name}/i1e5_over_i1e2": ratio(seconds[5], seconds[2])}
 
 
+def small(repeats):
+    """Times tests of 2,000 clients with 5 test examples, in groups and one by one."""
+    clients = federation([20] * 2000, [5] * 2000, 2, (8, 8, 1))
+    body = models.mlp(clients.example_shape, 0)
+    for method in ("pflego", "fedavg", "ditto"):
+        name = f"small/{method}/in_process/test"
+        with simulation_of(clients, body, method, "in_process", 20) as run:
+            run.run_round()
+
+            def one_by_one(run=run):
+                fewest, small_clients.FEWEST_CLIENTS = small_clients.FEWEST_CLIENTS, 10**9
+                run.evaluate(train_loss=False)
+                small_clients.FEWEST_CLIENTS = fewest
+
+            things = {
+                "groups": lambda run=run: run.evaluate(train_loss=False),
+                "one_by_one": one_by_one,
+                "floor": floor(body, [5000] * 2, backward=False),
+            }
+            seconds = in_turn(things, repeats)
+        yield {
+            f"{name}_seconds": spread(seconds["groups"]),
+            f"{name}_one_by_one_over_groups": ratio(seconds["one_by_one"], seconds["groups"]),
+            f"{name}_over_floor": ratio(seconds["groups"], seconds["floor"]),
+        }
+
+
 def ray(repeats):
     """Times rounds of PFLEGO on Ray beside those in process, on the same cores.
 
@@ -361,7 +389,7 @@ def _counted(call, seconds):
 PARTS = {
     part.__name__: part
     for part in (
-        *(fashion_mnist, omniglot, cifar10_pflego, cifar10, synthetic),
+        *(fashion_mnist, omniglot, cifar10_pflego, cifar10, synthetic, small),
         *(shared_head, million, methods, process, ray, frozen),
     )
 }
