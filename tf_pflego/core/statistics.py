@@ -106,11 +106,15 @@ Statistics = Mapping[str, Mapping[str, Statistic]]
 Tallies = Mapping[str, Mapping[str, Tally]]
 
 
-def added_up(
-    each: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Returns the function `sums` of a statistic with this function `each`."""
-    return lambda outputs, labels: tf.reduce_sum(each(outputs, labels), axis=0)
+@dataclasses.dataclass(frozen=True)
+class AddedUp:
+    """The function `sums` of a statistic with this function `each`; two of the same are equal."""
+
+    each: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+    def __call__(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Returns [m], the sums over the examples."""
+        return tf.reduce_sum(self.each(outputs, labels), axis=0)
 
 
 def columns(*parts: tf.Tensor) -> tf.Tensor:
@@ -241,7 +245,7 @@ def _root_ratio(sums):
 
 def _known(name, each, value=ratio, of_logits=False, counts=(1, 2)):
     better = statistic_names.CATALOGUE[name].higher_is_better
-    return Statistic(name, added_up(each), value, better, of_logits, counts, each)
+    return Statistic(name, AddedUp(each), value, better, of_logits, counts, each)
 
 
 KNOWN |= {

@@ -32,7 +32,7 @@ import tensorflow as tf
 from tf_pflego.core import losses
 from tf_pflego.core import statistics as statistics_lib
 from tf_pflego.core.losses import Loss
-from tf_pflego.core.statistics import Statistic, added_up, columns
+from tf_pflego.core.statistics import AddedUp, Statistic, columns
 from tf_pflego.system import values
 from tf_pflego.system.by_value import ByValue
 
@@ -259,22 +259,14 @@ class Task(ByValue):
     def counted(self, split: str) -> dict[str, Statistic]:
         """Returns the counts for the examples of a split; the loss for training examples."""
         if split == "train":
-            return {"loss": self._loss_statistic()}
+            each = self._losses_of_each
+            about = Statistic("loss", AddedUp(each), higher_is_better=False, of_logits=True)
+            return {"loss": dataclasses.replace(about, counts=(1, 2), each=each)}
         return {statistic.name: statistic for statistic in self.statistics}
 
-    def _loss_statistic(self):
-        def each(logits, labels):
-            losses = self.losses(logits, labels)
-            return columns(losses, tf.ones_like(losses))
-
-        return Statistic(
-            "loss",
-            added_up(each),
-            higher_is_better=False,
-            of_logits=True,
-            counts=(1, 2),
-            each=each,
-        )
+    def _losses_of_each(self, logits, labels):
+        losses = self.losses(logits, labels)
+        return columns(losses, tf.ones_like(losses))
 
 
 _LOSS = "[n] float32, one loss for each example, by TensorFlow operations with a derivative"
