@@ -5,8 +5,10 @@ are tested by operations on all their networks. A test of one client after the o
 of small operations for each, which is most of the time if a client has few examples.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +26,7 @@ _EXAMPLES_AT_ONCE = 1024
 
 # Logits [n, K] of a group of c clients: (server_state, states [c, ...], classes [c, K],
 # examples [n, ...], sizes [c]) -> logits. The sizes are those of clients, in order.
-LogitsOfGroup = Callable[..., tf.Tensor]
+LogitsOfGroup: TypeAlias = "Callable[..., tf.Tensor]"
 
 
 def groups_of(sizes: np.ndarray) -> np.ndarray:
