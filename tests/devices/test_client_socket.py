@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import socket
 import threading
 import time
 
@@ -67,6 +68,26 @@ def test_a_path_may_be_longer_than_a_socket_takes(tmp_path, monkeypatch, is_linu
             listener.accept()[0].close()
     links = pathlib.Path("/tmp").glob("tf_pflego_directory_*/to")
     assert str(directory) not in map(os.readlink, links)
+
+
+@pytest.mark.parametrize("name", ["socket", "socket.new"])
+def test_a_file_that_stands_in_its_place_stays(tmp_path, name):
+    tmp_path.chmod(0o700)
+    (tmp_path / name).write_text("of somebody")
+    with pytest.raises(OSError):
+        frames.listening(tmp_path / "socket")
+    assert (tmp_path / name).read_text() == "of somebody"
+
+
+def test_a_socket_that_a_killed_program_has_left_is_replaced(tmp_path):
+    tmp_path.chmod(0o700)
+    for name in ("socket", "socket.new"):
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(tmp_path / name))
+    with frames.listening(tmp_path / "socket") as listener:
+        with frames.connected(tmp_path / "socket", SECONDS):
+            listener.accept()[0].close()
+    assert [path.name for path in tmp_path.iterdir()] == ["socket"]
 
 
 def test_it_ends_after_the_last_reply(path):

@@ -63,6 +63,30 @@ def test_a_checkpoint_of_files_restores_and_rolls_back_to_the_same_bits(tiny_mod
     assert not len(states.written_since(0))
 
 
+def test_a_first_state_is_the_same_after_what_was_staged_is_discarded_or_forgotten(tiny_model):
+    """A first state that was read is kept, beside those that clients have learnt."""
+    simulation = simulation_of(build("pflego", tiny_model), make_clients())
+    states, server = simulation._engine.states, simulation.server_state
+
+    def read():
+        return tf.nest.flatten(states.read([0, 1, 2], server))
+
+    first = read()
+    assert_identical(first, read())
+    assert not len(states.written_since(0))
+    for commits in (False, True):
+        states.stage(
+            [1], tf.nest.map_structure(lambda leaf: leaf[1:2] + 1, states.read([0, 1], server))
+        )
+        assert_identical([leaf[1] + 1 for leaf in first], [leaf[1] for leaf in read()])
+        if commits:
+            states.commit()
+            states.forget()
+        else:
+            states.roll_back()
+        assert_identical(first, read())
+
+
 def states_of(count, units=200):
     """The states of Ditto's clients, each a network of 785 x 200 + 2 x 201 weights."""
     model = pfl.SplitModel(pfl.mlp((28, 28, 1), seed=0, units=units), num_outputs=2)

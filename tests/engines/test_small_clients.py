@@ -22,7 +22,9 @@ def groups(monkeypatch):
     found, groups_of = [], small_clients.groups_of
     monkeypatch.setattr(small_clients, "FEWEST_CLIENTS", 1)
     monkeypatch.setattr(small_clients, "_EXAMPLES_AT_ONCE", 12)
-    monkeypatch.setattr(small_clients, "groups_of", lambda s: found.append(s) or groups_of(s))
+    monkeypatch.setattr(
+        small_clients, "groups_of", lambda *sizes: found.append(sizes) or groups_of(*sizes)
+    )
     return found
 
 
@@ -49,6 +51,22 @@ def assert_same_sums(algorithm, clients, groups, monkeypatch, are_alone=False):
 def test_each_method(name, tiny_model, groups, monkeypatch):
     clients = make_clients(SIZES, [4, 1, 6, 2, 3, 3, 5, 4], [2] * len(SIZES))
     assert_same_sums(build(name, tiny_model), clients, groups, monkeypatch, name in ALONE)
+
+
+def test_clients_are_small_by_their_examples_and_by_what_a_body_computes():
+    """A body that computes megabytes from an example is slower for many clients at once."""
+    sizes = np.array([1, 10, 64, 65])
+    assert small_clients.are_small(sizes, 10_000).tolist() == [True, True, True, False]
+    assert small_clients.are_small(sizes, 100_000).tolist() == [True, True, False, False]
+    assert not small_clients.are_small(sizes, 7_000_000).any()
+
+
+def test_groups_are_smaller_if_a_body_computes_much(monkeypatch):
+    monkeypatch.setattr(small_clients, "_BYTES_AT_ONCE", 500)
+    sizes = np.array([3, 2, 4, 9, 1])
+    assert small_clients.groups_of(sizes, 1).tolist() == [[0, 3], [3, 5]]
+    assert small_clients.groups_of(sizes, 100).tolist() == [[0, 2], [2, 3], [3, 5]]
+    assert len(small_clients.groups_of(sizes, 10**9)) == len(sizes)
 
 
 def test_few_clients_are_tested_one_by_one(tiny_model, groups, monkeypatch):

@@ -88,8 +88,9 @@ def listening(path: pathlib.Path) -> socket.socket:
     refuse_shared(path.parent)
     if path.exists() and not path.is_socket():
         raise FileExistsError(errno.EEXIST, "a socket must have a name of its own", str(path))
-    unnamed = path.with_name(f"{path.name}.new")
-    unnamed.unlink(missing_ok=True)
+    unnamed = path.with_suffix(".new")  # Names of sockets must not be long.
+    if unnamed.is_socket():
+        unnamed.unlink()  # Of a program that was killed.
     listener = socket.socket(socket.AF_UNIX)
     try:
         with temporary.short_path(path.parent) as short:

@@ -81,18 +81,19 @@ class LocalClients:
         one_by_one, sizes = self.traces.get(("evaluate", train), lambda: self._one_by_one(train))
         tested = self._examples_tested(ids, train)
         order, few, sums = np.arange(len(ids)), 0, []
-        small = np.flatnonzero(tested <= small_clients.MOST_EXAMPLES)
+        width = self.algorithm.model.activation_bytes_per_example
+        num_small = int(np.count_nonzero(small_clients.are_small(tested, width)))
         in_groups = None
-        if len(small) >= small_clients.FEWEST_CLIENTS:
+        if num_small >= small_clients.FEWEST_CLIENTS:
             in_groups = self.traces.get(
                 ("evaluate groups", train), lambda: self._in_groups(train, server_state, sizes)
             )
         if in_groups is not None:
             # By size, since clients with their own networks are padded to the largest in a group.
-            order, few = np.argsort(tested, kind="stable"), len(small)
+            order, few = np.argsort(tested, kind="stable"), num_small
             first = order[:few]
             sums = [
-                in_groups(*inputs, small_clients.groups_of(tested[first][block]))
+                in_groups(*inputs, small_clients.groups_of(tested[first][block], width))
                 for block, inputs in self._blocks(ids[first], seeds[first], server_state)
             ]
         others = self._blocks(ids[order[few:]], seeds[order[few:]], server_state)

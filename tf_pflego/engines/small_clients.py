@@ -20,21 +20,29 @@ from tf_pflego.data.mapped import OpenData
 from tf_pflego.engines.client_computation import ClientFacts, splits_of
 from tf_pflego.engines.threads import clients_at_once
 
-MOST_EXAMPLES = 64  # of a client; with more of them, one client keeps a core busy
+# Of a client, and of what the body computes from them; with more, one client keeps a core busy, and
+# a body that computes much is slower for many clients at once.
+_MOST_EXAMPLES, _MOST_BYTES = 64, 2**20
 FEWEST_CLIENTS = 500  # With fewer of them, tracing takes longer than it saves.
-_EXAMPLES_AT_ONCE = 1024
+_EXAMPLES_AT_ONCE, _BYTES_AT_ONCE = 1024, 2**26  # of a group, and of what its body computes
 
 # Logits [n, K] of a group of c clients: (server_state, states [c, ...], classes [c, K],
-# examples [n, ...], sizes [c]) -> logits. The sizes are those of clients, in order.
+# examples [c, (n_i), ...], ragged) -> logits of one client's examples after the other's.
 LogitsOfGroup: TypeAlias = "Callable[..., tf.Tensor]"
 
 
-def groups_of(sizes: np.ndarray) -> np.ndarray:
+def are_small(sizes: np.ndarray, bytes_per_example: int) -> np.ndarray:
+    """Returns [c] bool, whether clients are tested in groups; see `groups_of`."""
+    return (sizes <= _MOST_EXAMPLES) & (sizes * bytes_per_example <= _MOST_BYTES)
+
+
+def groups_of(sizes: np.ndarray, bytes_per_example: int) -> np.ndarray:
     """Returns [g, 2] int64, the first client and the end of each group that is tested at once.
 
-    `sizes` [c] are the numbers of the clients' examples.
+    `sizes` [c] are the numbers of the clients' examples, of which the body computes so many bytes.
     """
-    number = np.maximum(np.cumsum(sizes) - 1, 0) // _EXAMPLES_AT_ONCE
+    most = max(1, min(_EXAMPLES_AT_ONCE, _BYTES_AT_ONCE // max(1, bytes_per_example)))
+    number = np.maximum(np.cumsum(sizes) - 1, 0) // most
     starts = np.flatnonzero(np.diff(number, prepend=-1))
     return np.column_stack([starts, [*starts[1:], len(sizes)]]).astype(np.int64)
 
@@ -85,7 +93,8 @@ def evaluation(
             owner = tf.cast(rows.value_rowids(), tf.int32)
             examples, labels = getattr(data, split).gather(rows.values)
             for name, model in models.items():
-                logits = model(server_state, states, classes, examples, counts)
+                of_clients = rows.with_values(examples)
+                logits = model(server_state, states, classes, of_clients)
                 sums[name][split] = {
                     key: task.measured_of_many(one, logits, labels, owner, tf.shape(classes)[0])
                     for key, one in named.items()
@@ -111,13 +120,13 @@ def evaluation(
 
 
 def _of_shared_body(served, have_own_heads):
-    def logits(server_state, states, classes, examples, sizes):
+    def logits(server_state, states, classes, examples):
         first = tf.nest.map_structure(lambda leaf: leaf[0], states)
         theta, head = served.weights(server_state, first)
         if have_own_heads:
             head = tf.vectorized_map(lambda state: served.weights(server_state, state).head, states)
-        owner = tf.repeat(tf.range(tf.shape(classes)[0]), sizes)
-        return served.predict.__self__.predict_many(theta, head, examples, owner, classes)
+        owner = tf.cast(examples.value_rowids(), tf.int32)
+        return served.predict.__self__.predict_many(theta, head, examples.values, owner, classes)
 
     return logits
 
@@ -152,9 +161,9 @@ def _of_own_networks(served, server_state, state_spec, data_spec, algorithm):
     finally:
         logger.setLevel(level)
 
-    def logits(server_state, states, classes, examples, sizes):
-        of_clients = tf.RaggedTensor.from_row_lengths(examples, sizes).to_tensor()
-        is_example = tf.sequence_mask(sizes, tf.shape(of_clients)[1])
+    def logits(server_state, states, classes, examples):
+        of_clients = examples.to_tensor()
+        is_example = tf.sequence_mask(examples.row_lengths(), tf.shape(of_clients)[1])
         return tf.boolean_mask(traced(server_state, states, classes, of_clients), is_example)
 
     return logits

@@ -345,11 +345,7 @@ class SplitModel:
         owner: tf.Tensor,
         classes: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns [n, K] logits of the examples of c clients that share a body.
-
-        They have heads [c, K, M + 1], or one [K, M + 1] together, and classes [c, K]. `owner` [n]
-        is the client of each example.
-        """
+        """Returns [n, K] logits of c clients with one body; see `heads.head.logits_of_many`."""
         features = self._features_of(theta, examples)
         return head_lib.logits_of_many(heads, features, owner, self._masking(classes))
 
