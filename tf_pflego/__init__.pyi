@@ -22,6 +22,7 @@ from tf_pflego.data import (
 from tf_pflego.data import load as load_dataset
 from tf_pflego.data.partitions.dirichlet import dirichlet
 from tf_pflego.data.tables.rows_to_clients import from_table
+from tf_pflego.engines import InProcess
 from tf_pflego.models import SplitModel, mlp
 from tf_pflego.ray.options import RayOptions
 from tf_pflego.reports import write as report
@@ -49,6 +50,7 @@ __all__ = [
     "EarlyStopping",
     "Examples",
     "Experiment",
+    "InProcess",
     "NewClients",
     "Participation",
     "Partition",

@@ -14,7 +14,8 @@ import tensorflow as tf
 from tf_pflego.core import nests, optimizers
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.last_cohort import LastCohort
-from tf_pflego.core.local_training import gradient, minimize, shuffled, take
+from tf_pflego.core.local_training import gradient, minimize, take
+from tf_pflego.core.shuffles import shuffled
 
 BATCH = 2
 RATE = 0.05

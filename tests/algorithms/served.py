@@ -35,7 +35,7 @@ from tests.conftest import INPUTS
 from tests.oracles import batches, gaussian, network
 from tf_pflego import models
 from tf_pflego.core import seeds
-from tf_pflego.core.local_training import shuffled
+from tf_pflego.core.shuffles import shuffled
 
 # float32 against float64 in a forward pass or, of clients that train before, in a few steps.
 TOLERANCE = 2e-6

@@ -30,7 +30,7 @@ from tests.algorithms.mini_batches import (
 from tests.methods import by_task, thorough
 from tests.oracles import batches, network
 from tf_pflego.core import seeds
-from tf_pflego.core.local_training import shuffled
+from tf_pflego.core.shuffles import shuffled
 
 # FedAvg is tried on all tasks: labels are known to the loss of the model alone, but in the methods
 # of `test_features`.

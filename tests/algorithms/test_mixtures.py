@@ -30,7 +30,7 @@ from tests.comparison import assert_identical
 from tests.conftest import built, make_clients
 from tests.methods import each_of, thorough
 from tests.oracles import batches, gaussian, network
-from tf_pflego.core.local_training import shuffled
+from tf_pflego.core.shuffles import shuffled
 from tf_pflego.models.heads.gaussian import discriminant
 
 

@@ -15,8 +15,8 @@ from tests.conftest import FEATURES, built, make_clients
 from tests.methods import by_task, each_of, thorough
 from tests.oracles import batches, network
 from tests.oracles import pflego_shared_head as oracle
-from tf_pflego.core.local_training import shuffled
 from tf_pflego.core.participation import Participation
+from tf_pflego.core.shuffles import shuffled
 from tf_pflego.simulation.simulation import Simulation
 
 # float32 against float64 over three rounds of up to six steps on weights of order 1.

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tests.oracles import network
 from tf_pflego.core import seeds
-from tf_pflego.core.local_training import shuffled
+from tf_pflego.core.shuffles import shuffled
 
 
 def round_seed(seed, client, round_number, exchange=0):

@@ -7,6 +7,7 @@ import pytest
 
 from tests.runs.resumed import ROUNDS, contents, flags_of, outcome, resume
 from tests.starts import assert_refused, done, in_this_process
+from tf_pflego.runs import config
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 
@@ -19,6 +20,18 @@ def test_the_directory_alone_says_which_run_goes_on(digits_dir, copy, undisturbe
     result = done(alone, capsys)
     assert f"tf_pflego: the run goes on with --data_dir={digits_dir}\n" in result.stderr
     assert outcome(copy) == outcome(undisturbed)
+
+
+def test_a_run_compiles_in_all_rounds_or_in_none(digits_dir, copy, capsys, monkeypatch):
+    """With more rounds it would have compiled its clients from the first on."""
+    monkeypatch.setattr(config, "COMPILED_FROM", 2 * ROUNDS + 1)
+    assert config.RunConfig(num_rounds=ROUNDS + 1, clients_per_round=2).compiles
+    assert_refused(
+        resume(digits_dir, copy, capsys, "--compile=on", rounds=ROUNDS + 1),
+        "--compile: expected off, got on",
+    )
+    assert resume(digits_dir, copy, capsys, rounds=ROUNDS + 1).returncode == 0
+    assert json.loads((copy / "config.json").read_text())["compile"] == "off"
 
 
 def test_a_directory_without_a_run_does_not_say_what_starts(digits_dir, tmp_path, capsys):

@@ -39,6 +39,7 @@ from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient, hold_out, over_batches
 from tf_pflego.core.optimizers import AveragingServer
+from tf_pflego.core.shuffles import fold_in
 from tf_pflego.models.split_model import SplitModel
 
 _CONVERGED = 0.01  # By how much a mixing weight may still move in a pass.
@@ -100,7 +101,7 @@ def build_fedala(model: SplitModel, config: FedAlaConfig) -> Algorithm:
             return [tf.clip_by_value(w - rate * slope, 0.0, 1.0) for w, slope in pairs]
 
         def one_pass(k, mixing, _):
-            drawn = part._replace(seed=tf.random.experimental.stateless_fold_in(client.seed, k))
+            drawn = part._replace(seed=fold_in(client.seed, k))
             batches = 1, config.batch_size, 1, config.drop_last_batch
             learnt = over_batches(step, mixing, drawn, *batches)
             moves = [tf.reduce_max(tf.abs(a - b)) for a, b in zip(learnt, mixing, strict=True)]

@@ -80,7 +80,7 @@ def build_ifca(model: SplitModel, config: IfcaConfig) -> Algorithm:
             lambda one: model.loss(one, client), sent.models, fn_output_signature=tf.float32
         )
         cluster = tf.argmin(losses)
-        return cluster, tf.nest.map_structure(lambda leaf: leaf[cluster], sent.models)
+        return cluster, tf.nest.map_structure(lambda leaf: tf.gather(leaf, cluster), sent.models)
 
     def client_update(sent, state, client, round_):
         cluster, start = choice(sent, client)

@@ -13,7 +13,8 @@ import dataclasses
 
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.core.local_training import shuffled, take
+from tf_pflego.core.local_training import take
+from tf_pflego.core.shuffles import part, shuffled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Exchanges(settings.HyperParameters):
 
         def on_a_part(message, state, client, round_):
             size = (client.num_examples + count - 1) // count
-            rows = shuffled(client.num_examples, client.seed)[:size]
+            rows = part(shuffled(client.num_examples, client.seed), 0, size)
             return exchange.client_update(message, state, take(client, rows), round_)
 
         in_parts = count > 1 and self.exchange_examples == "part"

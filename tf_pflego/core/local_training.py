@@ -12,6 +12,7 @@ from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Client, Served
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.optimizers import Optimizer
+from tf_pflego.core.shuffles import all_rows, fold_in, part, shuffled
 from tf_pflego.system import values
 
 FULL_BATCH = 0  # The batch size that stands for all examples of a client.
@@ -165,8 +166,12 @@ class MiniBatches(PlainMiniBatches):
         Over tau steps it moves by -beta sum_k a_k g_k, in which the gradient of step k counts
         a_k = 1 + m + ... + m^(tau - k), with momentum m. This is the sum of all a_k: tau for m = 0.
         """
-        steps = tf.range(tf.cast(self.num_steps(client), tf.float32))
-        return tf.reduce_sum(tf.cumsum(tf.pow(float(self.momentum), steps)))
+
+        def step(_, factors):
+            factor = 1.0 + self.momentum * factors[0]
+            return factor, factors[1] + factor
+
+        return loop(step, (tf.constant(0.0), tf.constant(0.0)), self.num_steps(client))[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,7 +280,6 @@ def over_batches(
     if epochs == 0:
         return start
     whole, more, in_epoch = _length(client, epochs, batch_size, drop_last_batch)
-    fold_in = tf.random.experimental.stateless_fold_in
     seed = fold_in(client.seed, stream)
     if batch_size == FULL_BATCH:
         return loop(lambda k, carry: step(carry, _seeded(client, seed, k)), start, whole + more)
@@ -286,7 +290,7 @@ def over_batches(
         order = shuffled(count, epoch_seed)
 
         def on_batch(b, carry):
-            batch = take(client, order[b * batch_size : (b + 1) * batch_size])
+            batch = take(client, part(order, b * batch_size, batch_size))
             return step(carry, _seeded(batch, epoch_seed, b))
 
         return loop(on_batch, carry, length)
@@ -297,7 +301,7 @@ def over_batches(
 
 def _seeded(batch, seed, number):
     """Returns the batch with a seed for its number."""
-    return batch._replace(seed=tf.random.experimental.stateless_fold_in(seed, number))
+    return batch._replace(seed=fold_in(seed, number))
 
 
 def _length(client, epochs, batch_size, drop_last_batch):
@@ -323,16 +327,11 @@ def num_batches(client: Client, batch_size: int, drop_last_batch: bool) -> tf.Te
     return (client.num_examples + batch_size - 1) // batch_size
 
 
-def shuffled(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns [count] int32: 0 .. count - 1 in a random order that the seed [2] determines."""
-    return tf.argsort(tf.random.stateless_uniform([count], seed))
-
-
 def first_batch(client: Client, batch_size: int) -> Client:
     """Returns one batch of the client's examples, drawn by its seed."""
     if batch_size == FULL_BATCH:
         return client
-    return take(client, shuffled(client.num_examples, client.seed)[:batch_size])
+    return take(client, part(shuffled(client.num_examples, client.seed), 0, batch_size))
 
 
 def hold_out(client: Client, share: float, seed: tf.Tensor) -> tuple[Client, Client]:
@@ -345,7 +344,8 @@ def hold_out(client: Client, share: float, seed: tf.Tensor) -> tuple[Client, Cli
     count = tf.cast(share * tf.cast(client.num_examples, tf.float32), tf.int32)
     count = tf.maximum(count, 1)
     first = tf.where(count < client.num_examples, count, 0)
-    return take(client, order[first:]), take(client, order[:count])
+    others = client.num_examples - first
+    return take(client, part(order, first, others)), take(client, part(order, 0, count))
 
 
 def halves(client: Client) -> tuple[Client, Client]:
@@ -353,8 +353,9 @@ def halves(client: Client) -> tuple[Client, Client]:
 
     If their number is odd, the one in the middle is in both halves.
     """
-    count = client.num_examples
-    return take(client, tf.range((count + 1) // 2)), take(client, tf.range(count // 2, count))
+    rows, half = all_rows(client.num_examples), (client.num_examples + 1) // 2
+    second = part(rows, client.num_examples - half, half)
+    return take(client, part(rows, 0, half)), take(client, second)
 
 
 def take(client: Client, rows: tf.Tensor) -> Client:

@@ -132,7 +132,10 @@ def _softmax_curve(logits, targets):
 
 
 def _softmax_loss(logits, targets):
-    return tf.reduce_logsumexp(logits, axis=0) - tf.reduce_sum(targets * logits, axis=0)
+    # As `tf.reduce_logsumexp` of finite numbers, for which XLA has all operations.
+    largest = tf.stop_gradient(tf.reduce_max(logits, axis=0))
+    total = tf.reduce_sum(tf.exp(logits - largest), axis=0)
+    return tf.math.log(total) + largest - tf.reduce_sum(targets * logits, axis=0)
 
 
 def _softmax_slope(logits, targets):

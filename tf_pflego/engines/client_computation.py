@@ -81,8 +81,8 @@ class ClientComputation:
     """One client's part of an exchange, traced for `LocalClients` of the same shapes.
 
     `reads` says for each leaf of a state whether the computation reads it; the others need not be
-    passed. The specs are of the `Sums` over the participants and of `ClientOutputs`; `sizes` are
-    the numbers of sums of each statistic of the test.
+    passed. The specs are of the `Sums` over the participants, of `ClientOutputs` and of the weights
+    that are tested, if `tests`; `sizes` are the numbers of sums of each statistic of the test.
     """
 
     def __init__(
@@ -100,7 +100,9 @@ class ClientComputation:
         splits = splits_of(data_spec)
         self._task = algorithm.model.task
         self._statistics = statistics_of(self._task, splits, train=False) if evaluate else {}
+        self.tests = bool(self._statistics)
         self.sizes: Structure = {}
+        self.weights_spec: Structure = ()
         self._state_spec = clients.states.spec
         length = 2 * len(splits) + 2 + algorithm.model.num_classes
         facts = ClientFacts(tf.TensorSpec([length], tf.int64), tf.TensorSpec([], tf.float32))
@@ -126,26 +128,47 @@ class ClientComputation:
 
         It takes only the leaves of the state that it reads, in order.
         """
-        passed = iter(state_leaves)
-        leaves = [
-            next(passed) if read else tf.zeros(spec.shape, spec.dtype)
-            for read, spec in zip(self.reads, tf.nest.flatten(self._state_spec), strict=True)
-        ]
+        leaves = self._all_leaves(state_leaves)
         return self._traced(data, message, message_to_one, leaves, facts, round_)
+
+    def updated(self, message, state_leaves, client, round_):
+        """Returns the same of a `Client` before the test, and the weights to test.
+
+        They are operations of their own, for a graph that is compiled.
+        """
+        return self._updated(message, self._all_leaves(state_leaves), client, round_)
+
+    def tested(self, one: GraphClient, weights: Structure) -> dict[str, dict[str, tf.Tensor]]:
+        """Returns the sums of the test of a client's weights, by split and statistic."""
+        counted = one.sums(self._served, weights, self._task, self._statistics)
+        self.sizes = sizes_of(counted)
+        return counted
+
+    def zeros(self) -> Sums:
+        """Returns the sums over no participants."""
+        return tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), self.summed_spec)
+
+    def _all_leaves(self, state_leaves):
+        passed, specs = iter(state_leaves), tf.nest.flatten(self._state_spec)
+        return [
+            next(passed) if read else tf.zeros(spec.shape, spec.dtype)
+            for read, spec in zip(self.reads, specs, strict=True)
+        ]
 
     def _run(self, data, message, message_to_one, state_leaves, facts, round_):
         one = GraphClient(data, facts)
         client = one.trainee(message_to_one)
+        sums, outputs, weights = self._updated(message, state_leaves, client, round_)
+        self.weights_spec = specs_of(weights)
+        counted = self.tested(one, weights) if self.tests else {}
+        return sums, outputs._replace(sums=packed(counted))
+
+    def _updated(self, message, state_leaves, client, round_):
         state = tf.nest.pack_sequence_as(self._state_spec, state_leaves)
         result = self._exchange.client_update(message, state, client.in_round(round_), round_)
-        counted: Structure = {}
-        if self._statistics:
-            counted = one.sums(self._served, result.weights, self._task, self._statistics)
-            self.sizes = sizes_of(counted)
         sums = Sums.share(result, client.client_weight)
         finite = nests.all_finite((sums, result.individual, result.state))
-        outputs = ClientOutputs(result.state, result.individual, finite, packed(counted))
-        return sums, outputs
+        return sums, ClientOutputs(result.state, result.individual, finite, ()), result.weights
 
 
 def splits_of(data: OpenData) -> tuple[str, ...]:

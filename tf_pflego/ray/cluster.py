@@ -41,7 +41,7 @@ class RayCluster(contextlib.AbstractContextManager):
     def __init__(self, options: RayOptions, closes_when_idle: bool = False):
         self._options = options
         self._closes_when_idle = closes_when_idle
-        self.num_shards = options.num_shards
+        self.num_shards, self.compiles = options.num_shards, options.compiles
         self._hosts: list[Any] = [None] * self.num_shards
         self._opened: dict[int, Callable[[int], Any]] = {}
         self._last_key = 0

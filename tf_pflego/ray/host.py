@@ -29,6 +29,7 @@ class Opened(NamedTuple):
     checksum: int  # of the shard's labels, as `checksum_of` gives it
     server_state: Structure
     seed: int
+    compiles: bool  # see `InProcess`
 
 
 class Call(NamedTuple):
@@ -74,7 +75,7 @@ class Host:
                 "their labels differ. Give all nodes the same data directory."
             )
         self._engines[key] = InProcessEngine(
-            opened.algorithm, clients, opened.server_state, opened.seed
+            opened.algorithm, clients, opened.server_state, opened.seed, opened.compiles
         )
         self._server_states[key] = opened.server_state
 

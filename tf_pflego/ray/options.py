@@ -28,6 +28,7 @@ class RayOptions:
         share the machine's.
       gpus_per_shard: GPUs; a part of one if several shards share it.
       deadline_seconds: How long to wait for nodes that can take a shard.
+      compiles: Whether XLA compiles the training of small clients, as `InProcess` says it.
 
     Raises:
       ValueError: A value is out of its range.
@@ -38,6 +39,7 @@ class RayOptions:
     cpus_per_shard: float = 1.0
     gpus_per_shard: float = 0.0
     deadline_seconds: float = 600.0
+    compiles: bool = False
 
     @classmethod
     def of(cls, settings: Any) -> "RayOptions":
@@ -48,6 +50,7 @@ class RayOptions:
             settings.cpus_per_shard,
             settings.gpus_per_shard,
             settings.node_deadline,
+            settings.compiles,
         )
 
     def __post_init__(self):
@@ -57,6 +60,7 @@ class RayOptions:
             "cpus_per_shard": check_amount("cpus_per_shard", self.cpus_per_shard),
             "gpus_per_shard": check_amount("gpus_per_shard", self.gpus_per_shard),
             "deadline_seconds": values.number("deadline_seconds", self.deadline_seconds, above=0),
+            "compiles": values.truth("compiles", self.compiles),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)

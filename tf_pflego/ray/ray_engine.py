@@ -44,7 +44,8 @@ class RayEngine:
         def part_of(shard):
             part = clients.shard(np.arange(shard, clients.num_clients, self.num_shards))
             sent = part if part.origin is None else part.origin
-            return Opened(algorithm, sent, part.all_examples, checksum_of(part), state, seed)
+            facts = part.all_examples, checksum_of(part), state, seed, place.compiles
+            return Opened(algorithm, sent, *facts)
 
         self._key = place.open(part_of)
         self.states = _ShardedStates(self, server_state, clients.num_clients)

@@ -26,6 +26,9 @@ from tf_pflego.system import values
 
 UNIFORM = "uniform"  # weights of clients
 CLIENTS_PER_ROUND = 20  # if there are so many
+# The engines that can compile what clients do, and how many participations of a run take longer
+# than to compile them.
+COMPILING, COMPILED_FROM = ("in_process", "ray"), 50_000
 
 _alike = functools.partial(setting, role=Role.ALIKE)
 _place = functools.partial(setting, role=Role.PLACE)
@@ -273,6 +276,13 @@ class PlaceSettings:
         "pass through the network in blocks",
         above=0,
     )
+    compile: str = _here(
+        "auto",
+        "whether XLA compiles the training of small clients: on, off, or auto for runs of at least "
+        f"{COMPILED_FROM:,} participations; the result is the same up to rounding",
+        choices=("auto", "on", "off"),
+        read_with={"engine": COMPILING},
+    )
     max_restarts: int = _place(
         3,
         "how many times a new TFF worker takes over an exchange whose worker was killed, stopped "
@@ -358,6 +368,14 @@ class RunConfig(
     def place(self) -> engine_choice.Choice:
         """Returns the engine: its name, or the options of a Ray cluster."""
         return engine_choice.place_of(self)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether XLA compiles the training of small clients."""
+        if self.compile == "auto":
+            participations = self.num_rounds * self.most_per_round()
+            return self.engine in COMPILING and participations >= COMPILED_FROM
+        return self.compile == "on"
 
     def participation_of(self, num_clients: int) -> Participation:
         """Returns the draw of participants from `num_clients` clients."""

@@ -18,7 +18,7 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.models import networks
 from tf_pflego.models.split_model import SplitModel
 from tf_pflego.runs import loading
-from tf_pflego.runs.config import UNIFORM, RunConfig
+from tf_pflego.runs.config import COMPILING, UNIFORM, RunConfig
 from tf_pflego.runs.model_facts import Elsewhere
 from tf_pflego.runs.reader import OWN_CLIENTS, OWN_STATISTICS
 from tf_pflego.runs.settings_read import changed, refuse_others
@@ -83,6 +83,8 @@ class Plan:
         values.instance("run_config", settings, RunConfig, "Make one: `RunConfig(...)`.")
         method = _method_of(settings, algorithm)
         checked = algorithms.check(method, hyper_parameters)
+        if method.is_own and settings.compile == "auto":  # XLA may end the process on it.
+            settings = changed(settings, compile="off")
         plan = cls(settings, method, checked, clients, model, elsewhere)
         ends = getattr(checked, "schedule_rounds", 0)
         if plan._falls and 0 < ends < settings.num_rounds:
@@ -150,6 +152,8 @@ class Plan:
         """The content of config.json: every setting and hyper-parameter, and digests."""
         settings = self.settings
         configuration = dataclasses.asdict(settings) | {"algorithm": self.method.name}
+        if settings.engine in COMPILING:
+            configuration["compile"] = "on" if settings.compiles else "off"
         if self.method.is_own:
             configuration[SOURCE] = self.method.checksum()
         configuration |= dict(sorted(dataclasses.asdict(self.hyper_parameters).items()))

@@ -71,6 +71,7 @@ class RunDirectory:
         overwrite, resume = plan.settings.overwrite, plan.settings.resume
         self.path = pathlib.Path(plan.settings.output_dir).expanduser()
         self.finished: dict[str, Any] | None = None
+        self._plan = plan
         self._configuration = dict(plan.configuration)
         self._metrics: BinaryIO = io.BytesIO()  # until `begin` opens the file
         self._checkpoint: dict[str, Any] | None = None  # that the run goes on from
@@ -106,6 +107,11 @@ class RunDirectory:
     def goes_on(self) -> bool:
         """Whether there is a checkpoint to go on from."""
         return self._checkpoint is not None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, with what an earlier part of the run has chosen."""
+        return self._plan.but(compile=self._configuration["compile"])
 
     def begin(
         self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
@@ -258,6 +264,9 @@ class RunDirectory:
             earlier.pop("versions", None)
         else:
             return
+        earlier.setdefault("compile", "off")  # Versions before this one compiled nothing.
+        if self._plan.settings.compile == "auto":  # Other rounds do not change it.
+            self._configuration["compile"] = earlier["compile"]
         refuse_another(earlier, self._configuration, self.work)
         summary, metrics = self.work / _SUMMARY, self.work / _METRICS
         wanted = self._configuration["num_rounds"]

@@ -98,6 +98,7 @@ def train(
         directory: RunDirectory | None = None
         if settings.output_dir:
             directory = closing.enter_context(RunDirectory(plan))
+            plan = directory.plan
             if plan.clients is not None and settings.resume:
                 clients = loading.all_clients(settings, plan.clients)
                 partition_file.refuse_others(directory.work, clients)

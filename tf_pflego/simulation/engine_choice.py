@@ -3,7 +3,7 @@
 import importlib.util
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tf_pflego.engines import Engine, InProcessEngine, Place
+from tf_pflego.engines import Engine, InProcess, Place
 from tf_pflego.system import values
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def is_cluster(name: str) -> bool:
 
 
 def place_of(settings: Any) -> Choice:
-    """Returns the engine of a run's settings, checked: its name, or the options of its cluster."""
+    """Returns the engine of a run's settings, checked: its name or options."""
     if not is_cluster(settings.engine):
-        return settings.engine
+        return InProcess(compiles=True) if settings.compiles else settings.engine
     from tf_pflego.ray.options import RayOptions
 
     return RayOptions.of(settings)
@@ -61,7 +61,7 @@ def build(place, algorithm, clients, server_state, federation, seed, max_restart
     """
     name = values.one_of("engine", place, NAMES) if isinstance(place, str) else ""
     if name == "in_process":
-        return InProcessEngine(algorithm, clients, server_state, seed)
+        return InProcess().engine(algorithm, clients, server_state, seed)
     if name == "tff":
         try:
             from tf_pflego.tff.engine.tff_engine import TffEngine

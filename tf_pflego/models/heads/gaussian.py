@@ -75,4 +75,4 @@ def interpolated(
         log_shares = tf.nn.log_softmax(logits + heads[:, None, :, -1])
         losses -= tf.reduce_sum((1 - half) * members * log_shares, axis=[1, 2])
     own = estimates(features, members, of_all, identity)
-    return nests.mix(shares[tf.argmin(losses)], own, of_all)
+    return nests.mix(tf.gather(shares, tf.argmin(losses)), own, of_all)
