@@ -1,5 +1,5 @@
 """Aggregation of uploads: functions from an algorithm to an algorithm.
 
-Wrappers add up, clip, noise or compress what clients upload, and nest. An algorithm that is wrapped
-runs on every engine, and its states hold the wrapper's beside the method's.
+Wrappers add up, clip, noise or compress clients' uploads, and can be nested. A wrapped algorithm
+runs on every engine, and its states contain the wrapper's state and the method's state.
 """

@@ -1,8 +1,9 @@
 """The privacy that the noise of a run gives.
 
-Two runs are neighbours if one has, in the place of all that a client uploads, zeros. I and r stay
-public. A client takes part in several releases, each of a sum with Gaussian noise of deviation z C,
-to which it adds a vector of norm C at most. After t rounds, with k = ceil(T r/I) for a whole run:
+Two runs are neighbours if one has zeros instead of all uploads of a client. I and r stay public. A
+client participates in several releases. Each is a sum with Gaussian noise of deviation z C, to
+which the client adds a vector of norm C at most. After t rounds, with k = ceil(T r/I) for a whole
+run:
 
   mechanism  participation  what a client's part in all sums is hidden by
   gaussian   binomial       Gaussian z, t times, Poisson sampling with q = r/I (1)
@@ -15,15 +16,15 @@ to which it adds a vector of norm C at most. After t rounds, with k = ceil(T r/I
 
 (1) by privacy loss distributions, (2) by Renyi divergences, both of dp-accounting, (3) exact.
 
-Sampling amplifies towards those who do not know who takes part. Towards those who do, epsilon is
-the Gaussian's with z in all t rounds: without amplification. Drop-out is not counted: q is r/I
-whatever share of those that are drawn does not report.
+Sampling amplifies privacy towards observers that do not know the participants. Towards the rest,
+epsilon is the Gaussian's with z in all t rounds: without amplification. Drop-out is not counted: q
+is r/I at any share of drop-outs.
 
-The n exchanges of a round count as one release with z / sqrt(n). This is exact where a cohort takes
-part in all of them, and an upper bound where each draws its own.
+The n exchanges of a round count as one release with z / sqrt(n). This is exact if a cohort
+participates in all of them, and an upper bound if each samples its own cohort.
 
-Without replacement the divergences are of any upload for another, which moves a sum by 2 C: those
-that are drawn in the place of a client upload something too. Zeros are one of these.
+Without replacement the divergences compare any two uploads, which moves a sum by 2 C: the clients
+that replace a client upload something too. The comparison includes zeros.
 """
 
 from __future__ import annotations
@@ -54,19 +55,19 @@ _LOSS_INTERVAL = 0.05  # times the deviation of a privacy loss
 
 @dataclasses.dataclass(frozen=True)
 class Accountant:
-    """Privacy accounting of the noised sums: how far they tell whether a client takes part.
+    """Privacy accounting of the noised sums: how much they reveal about a client's participation.
 
     Attributes:
-      participation: The draw of participants.
+      participation: The sampling of participants.
       mechanism: One of `MECHANISMS`.
       noise_multiplier: z.
-      delta: The probability that epsilon does not hold, in (0, 1).
+      delta: The probability of a violation of epsilon, in (0, 1).
       num_rounds: T.
-      releases_per_round: n, the exchanges of a round, each of which releases a sum.
+      releases_per_round: n, the exchanges of a round. Each releases a sum.
       bits: b, of the integers that the mechanism skellam adds up.
 
     Raises:
-      ValueError: Nothing is known of the privacy of this mechanism with these draws.
+      ValueError: The privacy of this mechanism with this participation is unknown.
     """
 
     participation: Participation
@@ -99,31 +100,31 @@ class Accountant:
 
     @property
     def claim(self) -> dict[str, Any]:
-        """The mechanism and delta as JSON, without which a number of releases says nothing."""
+        """The mechanism and delta as JSON, which a number of releases needs for its meaning."""
         claim = {"mechanism": self.mechanism, "delta": self.delta}
         return claim | ({"bits": self.bits} if self.mechanism == SKELLAM else {})
 
     @property
     def integer_norm(self) -> float:
-        """B, the norm up to which clients upload integers with the mechanism skellam."""
+        """B, the largest norm of clients' integers with the mechanism skellam."""
         return integer_norm(self.bits, self.participation.clients_per_round, self.noise_multiplier)
 
     @property
     def bands(self) -> int:
-        """b, the rounds between two of one client; 1 if the noise of rounds is independent."""
+        """b, the least distance of a client's rounds; 1 if the noise of rounds is independent."""
         if self.mechanism != BANDED:
             return 1
         return self.participation.num_clients // self.participation.clients_per_round
 
     @property
     def participations(self) -> int:
-        """k, how often a client takes part at most; 1 if each round is accounted for by itself."""
+        """k, the most rounds of a client; 1 if each round is accounted for separately."""
         return self._participations(self.num_rounds) if self.mechanism == BANDED else 1
 
     def epsilon(self, releases: int, amplified: bool = True) -> float:
         """Returns epsilon after a number of sums, over all exchanges together.
 
-        It is amplified if observers do not know the draws of participants.
+        It is amplified if observers do not know the participants.
         """
         if not releases:
             return 0.0
@@ -154,7 +155,7 @@ class Accountant:
     def measures(self, noise_multiplier: float, states: Sequence[Any]) -> dict[str, float]:
         """Returns the privacy metrics of a round's record, from the releases counted in states.
 
-        There is one state per exchange; the noise multiplier is the one that was used.
+        There is one state per exchange. The noise multiplier is the run's.
         """
         releases = sum(int(state.releases) for state in states)
         used = dataclasses.replace(self, noise_multiplier=noise_multiplier)
@@ -167,7 +168,7 @@ class Accountant:
         }
 
     def _participations(self, rounds):
-        """Returns the number of the first rounds in which a client takes part or may be drawn."""
+        """Returns the number of the first rounds that a client participates in or may join."""
         if self.participation.mode != "cyclic":
             return rounds
         return math.ceil(
@@ -224,9 +225,10 @@ def skellam_divergences(
 ) -> np.ndarray:
     """Returns the Renyi divergences of a sum of integers, of norm B each, with Skellam's noise.
 
-    For whole orders they are bounded as by Agarwal, Kairouz and Liu, "The Skellam Mechanism for
-    Differentially Private Federated Learning" (NeurIPS 2021), Corollary 4.1; the sizes of integers
-    of norm B add up to B^2 at most. Others lie between, as order - 1 times them is convex.
+    For whole orders the bound is from Agarwal, Kairouz and Liu, "The Skellam Mechanism for
+    Differentially Private Federated Learning" (NeurIPS 2021), Corollary 4.1, where the absolute
+    values of integers of norm B have a sum of B^2 at most. Other orders are interpolated, as order
+    - 1 times them is convex.
     """
 
     def moments(whole):
@@ -241,7 +243,7 @@ def skellam_divergences(
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Returns epsilon for delta of N(mu, 1) beside N(0, 1); 0 if mu is not positive.
+    """Returns epsilon for delta of N(mu, 1) against N(0, 1), and 0 if mu is not positive.
 
     It solves delta = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
 

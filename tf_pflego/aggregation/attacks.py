@@ -5,14 +5,13 @@
   label_flip  It trains on wrong labels: of its K classes, class k is called K - 1 - k.  (2)
   noise       It uploads Gaussian noise, each tensor about 10 times as long as it should.
 
-An attacker uploads the same kind of message as all others, and is drawn as they are. It keeps
-the state of honest training; but with `label_flip` it follows from the wrong labels, as if its data
-had been poisoned, so that its head has learnt them too.
+An attacker uploads the same kind of message as an honest client, and is sampled in the same way. It
+keeps the state of honest training, except with `label_flip`: its state then follows from the wrong
+labels, as with poisoned data, and its head learns them too.
 
-Whether a client attacks follows from the seed and its identity alone, so that each client knows it
-for itself, and it is the same in all rounds. The identities times the golden ratio are spread so
-evenly over a circle that among hundreds of successive identities the share attacks, give or take
-two.
+Only the seed and a client's identity determine whether it attacks. Each client can compute this for
+itself, and it is the same in all rounds. The identities times the golden ratio are spread evenly
+over a circle: among hundreds of successive identities the share attacks, up to two.
 
 (1) Li et al., "RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning from
 Heterogeneous Datasets" (AAAI 2019).
@@ -37,13 +36,13 @@ _CIRCLE, _STEP = 2**32, 2654435769  # The step is the circle over the golden rat
 
 
 def attacked(algorithm: Algorithm, attack: str, attackers: float, *, seed: int = 0) -> Algorithm:
-    """Returns an algorithm in which a share of the clients attack the others.
+    """Returns an algorithm with a share of the clients as attackers.
 
     Args:
-      algorithm: A method whose uploads are added up; the server may see of no client alone.
-      attack: sign_flip (uploads -4 times what the client should), label_flip (trains on wrong
-        labels) or noise (uploads noise, ten times as long as what the client should).
-      attackers: The share of the clients that attack, in [0, 1]; `attackers_of` says which.
+      algorithm: A method that adds up uploads and needs no single upload at the server.
+      attack: sign_flip (uploads -4 times the right upload), label_flip (trains on wrong labels) or
+        noise (uploads noise, ten times as long as the right upload).
+      attackers: The share of the clients that attack, in [0, 1]. `attackers_of` returns them.
       seed: The seed that they follow from.
 
     Raises:
@@ -84,12 +83,12 @@ def attacked(algorithm: Algorithm, attack: str, attackers: float, *, seed: int =
 
 
 def attackers_of(identities: np.ndarray, attackers: float, seed: int = 0) -> np.ndarray:
-    """Returns [I] bool, which clients attack, from their `identities` [I]; see `attacked`."""
+    """Returns [I] bool, whether a client attacks, from the `identities` [I]; see `attacked`."""
     return _membership(attackers, seed)(np.asarray(identities, np.int64))
 
 
 def _membership(share, seed):
-    """Returns the function that says of identities, int64 in NumPy or TensorFlow, who attacks."""
+    """Returns the function from identities, int64 in NumPy or TensorFlow, to attackers."""
     limit = round(values.number("attackers", share, at_least=0, at_most=1) * _CIRCLE)
     first = int(seeds.generator(values.seed(seed), "attackers").integers(_CIRCLE))
     return lambda identities: (identities * _STEP + first) % _CIRCLE < limit

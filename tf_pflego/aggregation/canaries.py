@@ -1,20 +1,20 @@
-"""An audit of private sums in one run: canary clients, and how well they can be told from the sums.
+"""An audit of private sums in one run: canary clients, and the detection of them in the sums.
 
-A canary uploads a random direction d_j of its own in place of what it has learnt, so long that its
-norm is the bound C after it was clipped. It goes inside privacy, private(planted(algorithm)), so
-that its server sees the sums with their noise, of which it keeps the total R over all rounds.
+A canary uploads a random direction d_j instead of its update, with the bound C as its norm after
+clipping. Canaries are inside of privacy, private(planted(algorithm)): the server sees the sums with
+their noise, and stores their total R over all rounds.
 
-  1. The score of a canary is sqrt(D) <d_j, R> / |R| for D numbers in an upload. That of a direction
-     which nobody uploads is N(0, 1) for large D, whatever R is.
+  1. The score of a canary is sqrt(D) <d_j, R> / |R| for D numbers in an upload. A direction that
+     nobody uploads has a score of N(0, 1) for large D and any R.
   2. A canary is recognised if its score is above the quantile of N(0, 1) that lets a share of 0.05
      pass. The share of those that are not recognised has a Clopper-Pearson bound.
   3. Both shares bound mu of Gaussian differential privacy,
      mu = Phi^-1(1 - false positives) - Phi^-1(false negatives), and with it epsilon:
      delta = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
 
-A bound on epsilon from below can only find that there is too little noise. It is near the truth
-where canaries take part in all rounds or are drawn anew in each, and where D is far larger than
-their number; clients around a circle hide better from the total than from who knows their rounds.
+A lower bound on epsilon can only find too little noise. It is near the truth if canaries
+participate in all rounds or are sampled independently in each, and if D is far larger than their
+number. In cyclic participation, the total hides clients better than from observers of their rounds.
 
 Source: Andrew et al., "One-shot Empirical Privacy Estimation for Federated Learning" (ICLR 2024),
 for canaries and their scores.
@@ -39,7 +39,7 @@ _FALSE_POSITIVES = 0.05
 
 
 def planted(algorithm: Algorithm, first: int, seed: int) -> Algorithm:
-    """Returns an algorithm whose clients with identities from `first` on are canaries."""
+    """Returns an algorithm with canaries as the clients with identities from `first` on."""
 
     def at_client(result, earlier, message, state, client, round_):
         upload = result.summed, result.averaged

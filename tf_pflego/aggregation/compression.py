@@ -1,9 +1,9 @@
-"""Fewer bytes up: what a client uploads is rounded, or a part of it is left out.
+"""Fewer bytes up: uploads are rounded, or a part of them is not sent.
 
-Each array of at least 32 numbers is compressed by itself, since arrays differ in size by orders of
-magnitude: the numbers of a small one would drown in the rounding of a large one. Uploads stay
-arrays of floats, which are what the server decodes; the bytes of a round are those that would be
-sent. For n numbers:
+Each array of at least 32 numbers is compressed separately, since arrays differ in size by orders of
+magnitude: the rounding of a large array would be larger than the numbers of a small array. Uploads
+stay arrays of floats, the server's decoded values. The bytes of a round are the compressed bytes.
+For n numbers:
 
   quantized  Blocks of 1024 numbers, padded with 0, have their signs flipped at random and are
              rotated by a Hadamard matrix, which makes their range narrow (1). Each number is
@@ -14,16 +14,15 @@ sent. For n numbers:
   top_k      The ceil(share n) numbers of largest size are sent with their positions. The rest
              stays in the client's state and is added to its next upload (3), (4).
 
-With the first two the mean over all that may be drawn is the upload itself, so that an unbiased
-method stays so (Proposition 1 of PFLEGO's paper). `top_k` is biased; what it leaves out comes
-later. It costs a client as many numbers of state as it uploads.
+With the first two, the mean over all random outcomes is the upload itself, and an unbiased method
+stays unbiased (Proposition 1 of PFLEGO's paper). `top_k` is biased, and sends the rest later. A
+client's state grows by the size of an upload.
 
-(1) Suresh et al., "Distributed Mean Estimation with Limited Communication" (ICML 2017).
-(2) Konečný et al., "Federated Learning: Strategies for Improving Communication Efficiency" (2016);
-here with the mask drawn part by part, which takes as many draws as numbers are sent.
-(3) Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory" (NeurIPS 2018).
-(4) Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes"
-(ICML 2019).
+(1) Suresh et al., "Distributed Mean Estimation with Limited Communication" (ICML 2017). (2) Konečný
+et al., "Federated Learning: Strategies for Improving Communication Efficiency" (2016). Here the
+mask is sampled part by part, which takes as many random numbers as sent numbers. (3) Stich,
+Cordonnier and Jaggi, "Sparsified SGD with Memory" (NeurIPS 2018). (4) Karimireddy et al., "Error
+Feedback Fixes SignSGD and other Gradient Compression Schemes" (ICML 2019).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _BLOCK_BITS = 10  # A block has at most 2^10 numbers, so that little is padded.
 
 
 class _Compressor(NamedTuple):
-    """How an array of n numbers is compressed; what is not finite gives what is not finite."""
+    """The compression of an array of n numbers. Infinite or NaN input gives such output."""
 
     decoded: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (vector [n], seed [2]) -> vector [n]
     num_bytes: Callable[[int], int]  # (n) -> what would be sent
@@ -56,21 +55,20 @@ class _Compressor(NamedTuple):
 def compressed(
     algorithm: Algorithm, compression: str = "quantized", *, bits: int = 8, share: float = 0.01
 ) -> Algorithm:
-    """Returns an algorithm whose clients upload fewer bytes.
+    """Returns an algorithm with smaller uploads.
 
     Args:
       algorithm: The method. Its uploads are added up over the participants. If they are to be
         private too, they are compressed first.
-      compression: `quantized`, which rounds what is uploaded to 2^bits levels; `masked`, which
-        uploads a random share of the numbers; or `top_k`, which uploads the share that is largest
-        in size, and later what that left out. The mean of the first two is what they compress.
-      bits: How many bits a number takes if it is quantised, 1 to 16; without effect otherwise.
-      share: The share of the numbers that is uploaded, above 0 and at most 1, if it is not all of
-        them; without effect on `quantized`.
+      compression: `quantized`, which rounds uploads to 2^bits levels, `masked`, which uploads a
+        random share of the numbers, or `top_k`, which uploads the share that is largest in size,
+        and the rest later. The mean of the first two is the original upload.
+      bits: The bits of a quantised number, 1 to 16; without effect otherwise.
+      share: The share of uploaded numbers, above 0 and at most 1; without effect on `quantized`.
 
     Returns:
-      The `Algorithm`. Uploaded arrays of fewer than 32 numbers stay as they are. With `top_k`, the
-      clients' states hold as many numbers more as a client uploads.
+      The `Algorithm`. Uploaded arrays of fewer than 32 numbers are not compressed. With `top_k`,
+      the clients' states grow by the size of an upload.
 
     Raises:
       TypeError: `algorithm` is no `Algorithm`.
@@ -153,7 +151,7 @@ def _hadamard(size):
 
 
 def _quantized(vector, seed, bits):
-    """Returns a vector whose blocks are rounded at random where they have been rotated to."""
+    """Returns a vector after rotating its blocks and rounding them at random."""
     (size,), steps = vector.shape, 2.0**bits - 1
     rows, columns = _block_of(size)
     left, right = _hadamard(rows), _hadamard(columns)  # Their Kronecker product is the rotation.
@@ -195,6 +193,6 @@ def _largest(vector, share):
 
 
 def _zero_if_finite(vector):
-    """Returns 0, or what is not finite if the sum is not: what is left out must show too."""
+    """Returns 0, or NaN if the sum is not finite: unsent numbers must have this effect too."""
     total = tf.reduce_sum(vector)
     return tf.where(tf.math.is_finite(total), 0.0, total)

@@ -1,10 +1,9 @@
-"""An audit of private sums that looks inside: what a round releases, beside the same without noise.
+"""An audit of private sums that compares a round's releases with and without noise.
 
-It runs some rounds of a simulation, each twice from the same state with the same secret: with the
-noise multiplier of the run, and with one so small that the sums show. Where the noise is looked at
-all clients upload zeros; where the bound is, all but one do, or none. Each function below tests one
-claim. A claim that passes may still be wrong in what is not looked at: the engine, the data, the
-files.
+It runs some rounds of a simulation twice from the same state with the same secret: with the noise
+multiplier of the run, and with a tiny multiplier that reveals the sums. To check the noise, all
+clients upload zeros. To check the bound, all clients except one do, or none. Each function below
+tests a claim. A passed audit does not cover the engine, the data and the files.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _EVERYBODY, _NOBODY = -2, -1  # Who uploads anything but zeros, if it is not one
 
 
 class Inspected:
-    """An `algorithm` whose sums can be looked at, and whose clients can upload other things.
+    """An `algorithm` that exposes its sums and lets clients upload test vectors.
 
     It goes inside privacy. The arrays of an exchange are numbered from 0.
     """
@@ -64,13 +63,13 @@ class Inspected:
         self.algorithm = wrapping.wrapped(algorithm, wrapping.Wrapper(**SUMS, at_client=at_client))
 
     def let_upload(self, client: int, array: int = _AS_IT_IS) -> None:
-        """Lets one client, or all, upload something: one array, very long, or what is learnt."""
+        """Lets one client or all upload a vector: one array, a very long vector, or an update."""
         self._client.assign(client)
         self._array.assign(array)
 
 
 def _released(uploads, total, round_):
-    """Adds up the sums as they were released, I times or r times what a method receives."""
+    """Adds up the released sums, I times or r times the method's received values."""
     released = (
         nests.scale(1 / round_.equal_weight, uploads.summed),
         nests.scale(round_.mean_clients_per_round, uploads.averaged),
@@ -99,8 +98,8 @@ def faults(
 ) -> Iterator[str]:
     """Yields what of a private simulation is not as it is claimed, each in a sentence.
 
-    The simulation, in process, is one of `private(inspected.algorithm)`, and runs `NOISE_ROUNDS`;
-    the accountant computes the epsilon that is claimed.
+    The simulation, in process, is a simulation of `private(inspected.algorithm)`, and runs
+    `NOISE_ROUNDS`. The accountant computes the claimed epsilon.
     """
     yield from _of_secrets(simulation)
     yield from _of_draws(simulation)
@@ -144,7 +143,7 @@ def faults(
 
 
 class _State:
-    """A simulation between two rounds, from which it can run the next one again."""
+    """A simulation between two rounds, which can run the next round again."""
 
     def __init__(self, simulation):
         self.simulation, self._everyone = simulation, range(simulation.data.num_clients)
@@ -152,7 +151,7 @@ class _State:
         self._clients = simulation.client_states(self._everyone)
 
     def cohorts(self):
-        """Returns the identities, ascending, of who takes part in each exchange of the round."""
+        """Returns the identities, ascending, of the participants in each exchange of the round."""
         simulation, number = self.simulation, self._number + 1
         seed = simulation.algorithm.release.participation_seed(self.server)
         names = [exchange.cohort for exchange in simulation.algorithm.exchanges]
@@ -160,7 +159,7 @@ class _State:
         return [np.sort(simulation.data.identities[drawn]) for drawn in draws]
 
     def released(self, noise_multiplier=None):
-        """Runs the next round; returns the arrays of the sums of each exchange, and its record."""
+        """Runs the next round. Returns the arrays of each exchange's sums, and the record."""
         server, simulation = self.server, self.simulation
         if noise_multiplier is not None:
             multiplier = tf.constant(noise_multiplier, tf.float64)
@@ -240,7 +239,7 @@ def _of_counts(before, record):
 
 
 def _of_bound(before, quiet, inspected, cohorts, bounds):
-    """Some participants upload something, one at a time beside zeros of all others; then all do."""
+    """Some participants upload vectors, one at a time beside zeros, and then together."""
     drawn = np.unique(np.concatenate(cohorts))
     places = dict.fromkeys((0, len(drawn) // 2, len(drawn) - 1)) if len(drawn) else ()
     limits = {int(drawn[place]): bounds for place in places}
@@ -267,7 +266,7 @@ def _of_bound(before, quiet, inspected, cohorts, bounds):
 
 
 def _of_broadcast(before, after):
-    """Compares what is sent after equal noised sums, of which one hides all uploads, one none."""
+    """Compares the messages after equal noised sums, with all uploads or none hidden in them."""
     simulation = before.simulation
     before.released()  # All clients upload what they have learnt.
     others = simulation.server_state.wrapper

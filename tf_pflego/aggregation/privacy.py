@@ -1,13 +1,13 @@
 """User-level differential privacy: uploads are clipped, and their sum is noised.
 
-The mechanism hides whether a client takes part in a run at all, with all its examples, from
-everybody else who sees what the server sends, which is joint differential privacy: towards the
-server only with the mechanism `local`, since it has all uploads before it noises their sum. A
-client's own head, features and examples never leave it; a head that is exported is not private
-towards whoever gets that file.
+The mechanism hides a client's participation in a run, with all its examples, from everybody else
+who sees the server's messages. This is joint differential privacy. Only the mechanism `local`
+protects against the server, since the server otherwise has all uploads before it noises their sum.
+A client's own head, features and examples never leave it. An exported head is not private towards
+the readers of its file.
 
 A round:
-  1. The server sends the bound C beside the method's message.
+  1. The server sends the bound C with the method's message.
   2. Client i computes its upload u_i as a method with equal weights 1 / I would, and scales it to
      the norm C if it is longer: u_i <- u_i min(1, C / |u_i|). All parts of it are one vector. If
      it is not finite it is 0, and the client keeps its earlier state.
@@ -21,25 +21,25 @@ A round:
   local      each client adds its own N(0, (z C)^2) to what it uploads
 
 Banded noise is negatively correlated over rounds: the c_j = (1 - 1 / (2 j)) c_{j - 1}, c_0 = 1, are
-the first b = floor(I / r) coefficients of (1 - x)^(-1/2), and a client takes part k times at most,
-each b rounds apart or more. That needs no random draws of participants, but the participation
-`cyclic`; what is claimed follows from one Gaussian of multiplier z.
+the first b = floor(I / r) coefficients of (1 - x)^(-1/2), and a client participates k times at
+most, with b rounds or more between two times. This needs the participation `cyclic` instead of
+random participants. The claim follows from one Gaussian of multiplier z.
 
-The bound is a number, or it follows the median of the norms (4): clients say whether theirs was
-below it, and C <- C exp(-0.2 (share - 1/2)) with a share that is noised.
+The bound is a number, or it follows the median of the norms (4): clients report whether their norm
+was below it, and C <- C exp(-0.2 (share - 1/2)) with a noised share.
 
-The noise of a release follows from a secret of 128 bits, which the server's state and so the
-checkpoints have, from the number of the release and from who takes part. No two releases share it.
-The participants of a run follow from the secret too, and not from the run's seed, which is
-published. The state also has z and the number of releases, from which epsilon is computed: a run
-that goes on, for however many rounds, keeps its z.
+The noise of a release follows from a secret of 128 bits in the server's state and the checkpoints,
+the number of the release and its participants. No two releases share it. The participants of a run
+follow from the secret too, and not from the run's seed, which is published. The state also has z
+and the number of releases for the computation of epsilon: a continued run keeps its z at any number
+of rounds.
 
-(1) McMahan et al., "Learning Differentially Private Recurrent Language Models" (ICLR 2018).
-(2) Choquette-Choo et al., "(Amplified) Banded Matrix Factorization: A unified approach to private
-training" (NeurIPS 2023), for what clients add that take part at least b rounds apart.
-(3) Kalinin and Lampert, "Banded Square Root Matrix Factorization for Differentially Private Model
-Training" (NeurIPS 2024), for the coefficients.
-(4) Andrew et al., "Differentially Private Learning with Adaptive Clipping" (NeurIPS 2021).
+(1) McMahan et al., "Learning Differentially Private Recurrent Language Models" (ICLR 2018). (2)
+Choquette-Choo et al., "(Amplified) Banded Matrix Factorization: A unified approach to private
+training" (NeurIPS 2023), for clients that participate at least b rounds apart. (3) Kalinin and
+Lampert, "Banded Square Root Matrix Factorization for Differentially Private Model Training"
+(NeurIPS 2024), for the coefficients. (4) Andrew et al., "Differentially Private Learning with
+Adaptive Clipping" (NeurIPS 2021).
 """
 
 from __future__ import annotations
@@ -219,13 +219,13 @@ def wrap(algorithm: Algorithm, accountant: Accountant, bound: float | str) -> Al
 
 
 def participation_seed(server: Wrapped) -> int:
-    """Returns the seed of the draws of participants."""
+    """Returns the seed for sampling participants."""
     secret = np.asarray(server.wrapper[0].secret)
     return int.from_bytes(seeds.of_secret(secret, "participants").tobytes(), "little")
 
 
 def refuse_other_rounds(accountant: Accountant, num_rounds: int) -> None:
-    """Raises ValueError if a run whose noise is for so many rounds goes on with others."""
+    """Raises ValueError if a run continues with other rounds than its noise is made for."""
     if num_rounds != accountant.num_rounds:
         raise ValueError(
             f"`num_rounds` must stay {num_rounds} with the mechanism {accountant.mechanism}, whose "
@@ -234,12 +234,12 @@ def refuse_other_rounds(accountant: Accountant, num_rounds: int) -> None:
 
 
 def counted_alike(client: Client, round_: Round) -> Client:
-    """Returns a client as a method sees it where all clients count alike."""
+    """Returns a client as a method sees it with equal weights."""
     return client._replace(client_weight=round_.equal_weight)
 
 
 def kept_if(finite: tf.Tensor, new: Structure, earlier: Structure) -> Structure:
-    """Returns a client's new state, or its earlier one if what it has computed is not finite."""
+    """Returns a client's new state, or its earlier state if the computed state is not finite."""
     return tf.nest.map_structure(lambda *pair: tf.where(finite, *pair), new, earlier)
 
 
@@ -248,7 +248,7 @@ def clipped(
 ) -> tuple[Structure, tf.Tensor, tf.Tensor]:
     """Returns an upload of norm C at most, whether it was so before, and whether it was finite.
 
-    The upload is a pair: I times what the client sums, and what it averages; 0 if not finite.
+    The upload is a pair: I times the client's sums, and its averages. It is 0 if not finite.
     """
     scales, parts = (1 / round_.equal_weight, 1.0), (result.summed, result.averaged)
     norms = [scale * _norm(part) for scale, part in zip(scales, parts, strict=True)]
@@ -270,7 +270,7 @@ def _fits(upload: PrivateUpload, bound: float) -> bool:
 
 
 def decoded(total: Structure, uploads: Uploads, round_: Round) -> Uploads:
-    """Returns what a method receives of the sum of such pairs: all denominators are fixed."""
+    """Returns the method's part of the sum of such pairs: all denominators are fixed."""
     summed, averaged = total
     rate = round_.mean_clients_per_round
     return uploads._replace(
@@ -294,9 +294,10 @@ def _norm(nest):
 def seed_on(seed: tf.Tensor, *hidden: Structure) -> tf.Tensor:
     """Returns [2] int64, the seed of the noise that hides these values of 32 or 64 bits.
 
-    Other values have other noise, also where a checkpoint is restored with other settings, clients'
-    states or examples: the difference of two sums is never without noise. It is `seed` plus a
-    multilinear hash, whose keys follow from `seed`: 2^-66 is the chance that two have one noise.
+    Other values have other noise, also after a checkpoint is restored with other settings, clients'
+    states or examples: the difference of two sums always contains noise. The result is `seed` plus
+    a multilinear hash with keys from `seed`. Two values have the same noise with a probability of
+    2^-66.
     """
     leaves = tf.nest.flatten(hidden)
     words = tf.concat([tf.reshape(tf.bitcast(leaf, tf.int32), [-1]) for leaf in leaves], 0)
@@ -308,8 +309,8 @@ def seed_on(seed: tf.Tensor, *hidden: Structure) -> tf.Tensor:
 def normals(count: int, seed: tf.Tensor) -> tf.Tensor:
     """Returns [count] float64 of N(0, 1), with tails up to 8.5 deviations.
 
-    These are of Box and Muller. Those of TensorFlow end at 5.7 deviations in either precision, and
-    a sum that is farther away then tells that a client takes part.
+    These use the method of Box and Muller. TensorFlow's normals end at 5.7 deviations in either
+    precision, and a sum further away would reveal a client's participation.
     """
     pairs = tf.random.stateless_uniform([2, -(-count // 2)], seed, dtype=tf.float64)
     length, angle = tf.sqrt(-2 * tf.math.log1p(-pairs[0])), 2 * math.pi * pairs[1]

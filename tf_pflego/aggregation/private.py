@@ -33,19 +33,19 @@ def private(
     """Returns an algorithm with user-level differential privacy; see `aggregation.privacy`.
 
     Args:
-      algorithm: A method that only uploads what is added up over the participants.
-      participation: How participants are drawn, on which the claim depends: with `binomial` it is
-        amplified most. A simulation with another one is refused.
-      num_rounds: T, the rounds for which epsilon is claimed.
-      epsilon: The epsilon after T rounds; the noise is the least that gives it.
+      algorithm: A method that only adds up uploads over the participants.
+      participation: The sampling of participants, which the claim depends on: `binomial` amplifies
+        it most. A simulation with another participation is an error.
+      num_rounds: T, the rounds of the claimed epsilon.
+      epsilon: The epsilon after T rounds. The noise is the least that gives it.
       noise_multiplier: z, the deviation of the noise over the bound, in place of `epsilon`.
-      delta: The probability with which epsilon may not hold; well below 1 / I.
-      clip_norm: C, the largest norm of an upload, which is the difference of weights of a method
-        that averages, and the gradient of a client's loss of one that sums gradients; or adaptive,
-        for the mechanism gaussian.
-      mechanism: gaussian; banded, which needs the participation `cyclic`; skellam, noise that the
-        participants add to integers of secure sums, who must be exactly r; or local.
-      bits: Those of the integers, for skellam; see `secure`.
+      delta: The probability of a violation of epsilon, well below 1 / I.
+      clip_norm: C, the largest norm of an upload: the difference of weights of an averaging method,
+        and the gradient of a client's loss of a method that sums gradients. Or adaptive, for the
+        mechanism gaussian.
+      mechanism: gaussian; banded, which needs the participation `cyclic`; skellam, noise that
+        exactly r participants add to integers of secure sums; or local.
+      bits: The bits of skellam's integers; see `secure`.
 
     Raises:
       TypeError: `algorithm` or `participation` is of another class.
@@ -93,7 +93,7 @@ def accountant_of(
     mechanism: str,
     bits: int,
 ) -> Accountant:
-    """Returns what is claimed of a method with so many exchanges; see `private`."""
+    """Returns the accountant of a method with this number of exchanges; see `private`."""
     values.one_of("mechanism", mechanism, accounting.MECHANISMS)
     delta = values.number("delta", delta, above=0, below=1)
     num_rounds = values.whole("num_rounds", num_rounds, 1)

@@ -1,9 +1,9 @@
-"""Robust sums: what a few clients upload moves the server by a bounded amount only.
+"""Robust sums: the uploads of a few clients move the server by a bounded amount.
 
-A client uploads u_i as in `privacy`: I times what its method sums, and what it averages, computed
-with the equal weight 1 / I, so that nobody counts more by naming more examples. The server takes a
-centre m of the uploads of the c participants for their mean, and the method receives what it would
-if each of them had uploaded m. With a of the participants attacking:
+A client uploads u_i as in `privacy`: I times its method's sums, and its averages, computed with the
+equal weight 1 / I. A client therefore cannot gain weight by claiming more examples. The server uses
+a centre m of the c participants' uploads as their mean, and the method receives the result of c
+uploads of m. With a of the participants attacking:
 
   sum               m                                                    source  bounded for
   norm_bound        mean of u_i min(1, C / |u_i|)                        (1)     any a, by 2 C a / c
@@ -12,17 +12,17 @@ if each of them had uploaded m. With a of the participants attacking:
                     and smallest values
   geometric_median  minimum over m of sum_i |u_i - m|, smoothed          (3)     a < c / 2
 
-With more attackers m is whatever they wish; with fewer, its distance from the honest mean is of the
-order of how far honest uploads differ. Where clients have data of different kinds that is far even
-without attackers: a median leaves out what few clients upload, such as gradients of a rare class.
-Participants are drawn, so that a round may have a larger share of attackers than the federation.
+With more attackers they choose m. With fewer, its distance from the honest mean is of the order of
+the distances between honest uploads. With different kinds of data at the clients this is far even
+without attackers: a median excludes uploads of few clients, such as gradients of a rare class.
+Participants are sampled, and a round may have a larger share of attackers than the federation.
 
-`norm_bound` needs the sum of the clipped uploads alone. For the others the server sees every single
-upload; they exclude sums that hide it, secure or private ones.
+`norm_bound` needs only the sum of the clipped uploads. With the remaining sums the server sees
+every single upload, and they cannot be combined with secure or private sums.
 
-The geometric median follows from Weiszfeld's steps, which begin at the median: w_i = 1 / max(nu,
-|u_i - m|), m <- sum_i w_i u_i / sum_i w_i. All u_i count alike here; source (3) weighs them by
-their examples.
+The geometric median follows from Weiszfeld's steps, starting at the median: w_i = 1 / max(nu, |u_i
+- m|), m <- sum_i w_i u_i / sum_i w_i. All u_i have equal weights here, and in source (3) the
+weights of their examples.
 
 (1) Sun et al., "Can You Really Backdoor Federated Learning?" (2019).
 (2) Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (ICML
@@ -56,23 +56,23 @@ def robust(
     clip_norm: float | None = None,
     trimmed_share: float = 0.1,
 ) -> Algorithm:
-    """Returns an algorithm in which a few participants cannot move the server as they wish.
+    """Returns an algorithm that limits the influence of a few participants on the server.
 
-    All clients count alike in it, whatever their numbers of examples. With fewer attackers among
-    the participants of a round than the sum bears, the server moves by what most of them upload.
+    All clients have equal weights, at any numbers of examples. With fewer attackers in a round than
+    the sum tolerates, the server follows the majority's uploads.
 
     Args:
-      algorithm: A method whose uploads are added up; the server may see of no client alone.
-      robust_sum: norm_bound (each upload is scaled to the norm `clip_norm` if it is longer; bounds
-        what any number of attackers do, and needs only sums), median (of each number; bears less
+      algorithm: A method that adds up uploads and needs no single upload at the server.
+      robust_sum: norm_bound (each upload is scaled down to the norm `clip_norm`; bounds the effect
+        of any number of attackers, and needs only sums), median (of each number; tolerates less
         than half of the participants), trimmed_mean (of each number without its largest and least
-        values; bears `trimmed_share` of the participants) or geometric_median (the point with the
-        least sum of distances; bears less than half). All but norm_bound let the server see every
-        single upload.
-      clip_norm: With norm_bound, the largest norm C, above 0, of what a client uploads: I times
-        what its method sums, and what it averages, all numbers as one vector.
-      trimmed_share: With trimmed_mean, the share of the participants that is left out at either
-        end, in [0, 0.5); their number is rounded down.
+        values; tolerates `trimmed_share` of the participants) or geometric_median (the point with
+        the least sum of distances; tolerates less than half). All except norm_bound let the server
+        see every single upload.
+      clip_norm: With norm_bound, the largest norm C, above 0, of a client's upload: I times its
+        method's sums, and its averages, all numbers as one vector.
+      trimmed_share: With trimmed_mean, the excluded share of the participants at either end, in [0,
+        0.5). Their number is rounded down.
 
     Raises:
       TypeError: `algorithm` is no `Algorithm`.

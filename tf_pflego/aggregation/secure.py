@@ -3,16 +3,16 @@
 In a simulation nothing hides an upload from the server, which adds integers as a secure sum would:
 the result, its rounding and the bytes of an upload are the same.
 
-With c participants, client i has the numbers u_i, which are I times what it sums and I alpha_i
-times what it averages, and its weight alpha_i:
+With c participants, client i has the numbers u_i, I times its sums and I alpha_i times its
+averages, and its weight alpha_i:
 
   1. It scales u_i to the norm C if it is longer, so that each number is in [-C, C].
-  2. It rounds at random, up or down, to integers q_i that are u_i L / C on average. With
-     L = floor((2^(b - 1) - 1) / c) no sum of c of them wraps around. The alpha_i, whose sum is at
-     most 1, have 2^(b - 1) - 1 - c steps.
+  2. It rounds at random, up or down, to integers q_i that are u_i L / C on average. With L =
+     floor((2^(b - 1) - 1) / c) no sum of c of them wraps around. The alpha_i have a sum of at most
+     1, and 2^(b - 1) - 1 - c steps.
   3. It uploads q_i modulo 2^b. The server centres the sum modulo 2^b, and scales it back.
 
-A client that is not finite is left out, and the others upload again.
+A client with infinite or NaN numbers is excluded, and the remaining clients upload again.
 
 Source: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS
 2017), for sums modulo a number of integers that are hidden by masks.
@@ -45,12 +45,12 @@ class SecureUpload(NamedTuple):
 
 
 def secure(algorithm: Algorithm, *, bits: int = BITS, clip_norm: float) -> Algorithm:
-    """Returns an algorithm whose uploads are integers of a secure sum; see `aggregation.secure`.
+    """Returns an algorithm with integers of a secure sum as uploads; see `aggregation.secure`.
 
     Args:
-      algorithm: A method that only uploads what is added up over the participants.
+      algorithm: A method that only adds up uploads over the participants.
       bits: b, the bits of an integer that is uploaded in the place of a number.
-      clip_norm: C, the largest norm of an upload; a longer one is scaled to it. It is the norm
+      clip_norm: C, the largest norm of an upload. A longer upload is scaled to it. It is the norm
         of I alpha_i times the `averaged` part, where I alpha_i is 1 on average, and of I times the
         `summed` part.
 
@@ -107,7 +107,7 @@ def secure(algorithm: Algorithm, *, bits: int = BITS, clip_norm: float) -> Algor
 
 
 def refuse_few_bits(bits: int, federation: Federation) -> None:
-    """Raises ValueError if sums over as many clients as may take part could wrap around."""
+    """Raises ValueError if sums over the largest number of participants could wrap around."""
     most = federation.max_clients_per_round
     if 2 ** (bits - 1) - 1 < 2 * most:
         raise ValueError(

@@ -2,21 +2,21 @@
 
 With r participants, client i has u_i B / C as integers of norm B at most. It adds integers n_i,
 each the difference of two numbers of a Poisson distribution with mean (z B)^2 / (2 r), and uploads
-the sum modulo 2^b as in `secure`. Added up, the n_i are such differences of variance (z B)^2,
-Skellam's distribution (1). In each round r clients must report, or there is less noise; so there is
-for a server that colludes with k of them: (r - k) / r of that variance.
+the sum modulo 2^b as in `secure`. The sum of the n_i is such a difference of variance (z B)^2,
+Skellam's distribution (1). In each round r clients must report, or the noise is smaller. It is also
+smaller for a server that colludes with k of them: (r - k) / r of that variance.
 
-Rounding at random makes a vector longer. It is scaled to the norm B_0 first, which is so far below
-B that it rarely leaves the ball of radius B: B_0^2 + d / 4 + a (B_0 + sqrt(d) / 2) = B^2 with
-a = sqrt(2 log 10^6), after (2). Where it does, all numbers are rounded towards zero, which is
-deterministic and makes nothing longer. The bound thus holds exactly, and rounding is unbiased but
-for one in a million vectors.
+Rounding at random makes a vector longer. It is therefore scaled first to a norm B_0 so far below B
+that it rarely leaves the ball of radius B: B_0^2 + d / 4 + a (B_0 + sqrt(d) / 2) = B^2 with a =
+sqrt(2 log 10^6), after (2). If it leaves the ball, all numbers are rounded towards zero, which is
+deterministic and makes no vector longer. The bound therefore is exact, and rounding is unbiased
+except for one in a million vectors.
 
 B = (2^(b - 1) - 1) / (r + 10 z): a sum is at most r B, and noise is above 10 z B in one of 10^22
-numbers. A sum that wraps around is wrong, and no less private.
+numbers. A sum that wraps around is wrong, and equally private.
 
-In a simulation the seeds of the noise follow from the server's secret, as in `privacy`, and nothing
-hides an upload from the server. Clients of a federation would draw noise of their own.
+In a simulation the seeds of the noise follow from the server's secret, as in `privacy`, and the
+server can see each upload. Clients of a federation would sample their own noise.
 
 (1) Agarwal, Kairouz and Liu, "The Skellam Mechanism for Differentially Private Federated Learning"
 (NeurIPS 2021).
@@ -50,7 +50,7 @@ class SkellamState(NamedTuple):
 
 
 def wrap(algorithm: Algorithm, accountant: Accountant, bound: float) -> Algorithm:
-    """Returns an algorithm whose secure sums have noise; `bound` is C."""
+    """Returns an algorithm with noised secure sums; `bound` is C."""
     participation, bits = accountant.participation, accountant.bits
     count = participation.clients_per_round
     no_seeds = tf.zeros([0, 2, 2], tf.int64)
@@ -124,7 +124,7 @@ def wrap(algorithm: Algorithm, accountant: Accountant, bound: float) -> Algorith
 
 
 def refuse_coarse(radius: float, numbers: int) -> None:
-    """Raises ValueError if B_0 of vectors with so many numbers is below B / 2."""
+    """Raises ValueError if B_0 is below B / 2 for this number of elements."""
     longer = numbers / 4 + _SLACK * math.sqrt(numbers) / 2
     if radius**2 < 4 * (longer + _SLACK * radius / 2) / 3:
         raise ValueError(
@@ -135,7 +135,7 @@ def refuse_coarse(radius: float, numbers: int) -> None:
 
 
 def radius_before_rounding(radius: tf.Tensor, numbers: int) -> tf.Tensor:
-    """Returns B_0 of vectors with so many numbers, [] float64."""
+    """Returns B_0 for this number of elements, [] float64."""
     longer = numbers / 4 + _SLACK * math.sqrt(numbers) / 2
     before = (tf.sqrt(_SLACK**2 + 4 * (radius**2 - longer)) - _SLACK) / 2
     return (1 - 1e-5) * before  # Norms are sums of float32.

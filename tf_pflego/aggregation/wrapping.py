@@ -1,8 +1,8 @@
 """How a wrapper goes around an algorithm: at the clients, at the server, and between rounds.
 
-A wrapper changes what a client uploads, `ClientResult`, and what the server receives, `Uploads`. At
-a client the innermost wrapper acts first; at the server the outermost does. Its own state is
-beside the method's, at the server and at the clients, so that checkpoints have it.
+A wrapper changes a client's upload, `ClientResult`, and the server's received values, `Uploads`. At
+a client the innermost wrapper acts first, and at the server the outermost. Its own state is stored
+with the method's, at the server and at the clients, and is part of checkpoints.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ class Wrapped(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wrapper:
-    """Acts on the uploads of an exchange; by default it changes nothing.
+    """Acts on the uploads of an exchange; the default does nothing.
 
     Attributes:
       init_server: (`ClientResult` of the specs of an upload) -> the wrapper's state at the server.
       init_client: (`ClientResult` of the specs of an upload) -> its state at a client.
       broadcast: (state at the server, Round) -> message to all.
       client_messages: (state at the server, client_ids [c], Round) -> messages to single clients,
-        each leaf [c, ...]; `at_client` finds its own as `Client.message`. None for none.
+        each leaf [c, ...]. `at_client` gets its row as `Client.message`. None for none.
       prepare: (Client, Round) -> the Client that the method sees.
       at_client: (ClientResult, the client's earlier state of the method, message, state at the
         client, Client, Round) -> (ClientResult, state at the client).
       at_server: (Uploads, state at the server, Round) -> (Uploads, state at the server).
-      upload_bytes: (`Sums`, what is individual, that function of what is wrapped) -> bytes of an
+      upload_bytes: (`Sums`, the individual part, the wrapped algorithm's function) -> bytes of an
         upload.
-      seeded: (state at the server, client_ids [c], round number) -> that state, with secret seeds;
-        as of a `Release`.
+      seeded: (state at the server, client_ids [c], round number) -> that state, with secret seeds,
+        as in a `Release`.
       is_private: Whether the server releases each sum with noise: in rounds without participants
         too, with zero for an upload that is lost, and with no wrapper around it.
       is_outermost: Whether no wrapper may go around it.
@@ -88,11 +88,11 @@ class Wrapper:
 
 
 def wrapped(algorithm: Algorithm, wrapper: Wrapper, **claims: Any) -> Algorithm:
-    """Returns an algorithm whose uploads go through a wrapper.
+    """Returns an algorithm that passes its uploads through a wrapper.
 
-    `claims` are fields of its `Release`. This raises ValueError for a method whose server must see
-    the uploads of single clients, for one that uploads nothing, and for one that is private or has
-    secure sums already.
+    `claims` are fields of its `Release`. This raises ValueError for a method that needs single
+    clients' uploads at the server, for a method without uploads, and for a method that is private
+    or has secure sums already.
     """
     if algorithm.release is not NOTHING:
         raise ValueError(
@@ -236,7 +236,7 @@ def _refuse_single_clients(algorithm, individual):
 
 
 def seed_of(seed: tf.Tensor, purpose: str) -> tf.Tensor:
-    """Returns a seed [2] for the draws of one purpose, beside those that use `seed` itself."""
+    """Returns a seed [2] for a purpose, distinct from uses of `seed` itself."""
     return tf.random.experimental.stateless_fold_in(seed, zlib.crc32(purpose.encode()) & 0x7FFFFFFF)
 
 

@@ -1,27 +1,28 @@
 """The contract: an algorithm is a few pure TensorFlow functions over explicit state.
 
-Engines run these functions and know no algorithm by name; algorithms import no engine. All that
-changes between rounds is in the server's state or in a client's state. Most methods need only three
-functions, which make one exchange between the server and the participants of a round:
+Engines run these functions and know no algorithm by name; algorithms import no engine. The server's
+state and the clients' states contain everything that changes between rounds. Most methods need only
+three functions, which make one exchange between the server and the participants of a round:
 
     message      = broadcast(server state, round)                  the same to every participant
     result       = client_update(message, client state, client, round)      at each participant
     server state = server_update(server state, uploads, round)
 
-Each participant keeps `result.state`; no other client's state moves. `Algorithm.with_one_exchange`
-makes such a method. A method that averages uploads the difference from what it was sent as
-`result.averaged`, and the server's optimiser follows the mean, which is `uploads.averaged`.
+Each participant keeps `result.state`, and no other client's state changes.
+`Algorithm.with_one_exchange` makes such a method. An averaging method uploads the difference from
+the received weights as `result.averaged`, and the server's optimiser follows the mean,
+`uploads.averaged`.
 
-A few methods also send something to each participant alone (`Exchange.client_messages`), have
-several exchanges in a round, or draw other participants for one of them (`Exchange.cohort`), or
+A few methods also send a separate message to each participant (`Exchange.client_messages`), have
+several exchanges in a round, sample separate participants for an exchange (`Exchange.cohort`), or
 begin with an exchange with all clients.
 
-All states and uploads are finite. A client whose new state or upload is not, is left out of the
-round: the round's exchanges are run again without it, as if it had not reported.
+All states and uploads are finite. A client with a new state or upload that is not finite is
+excluded from the round: the round's exchanges are run again without it, as if it had not reported.
 
-Tracing these functions shows what is shared, personal and uploaded: the shapes of the messages and
-of the uploads give the bytes of a round, and the shapes of the two states are what a checkpoint has
-to hold.
+Tracing these functions shows the shared, personal and uploaded parts: the shapes of the messages
+and of the uploads give the bytes of a round, and the shapes of the two states give the contents of
+a checkpoint.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Federation(NamedTuple):
 
     @property
     def everyone(self) -> Federation:
-        """The same round, if all clients take part."""
+        """The same round with all clients."""
         return Federation(self.num_clients, float(self.num_clients), self.num_clients)
 
 
@@ -150,12 +151,12 @@ class Exchange:
       broadcast: (server_state, Round) -> message to all.
       client_update: (message, client_state, Client, Round) -> ClientResult.
       server_update: (server_state, Uploads, Round) -> server_state.
-      client_messages: (server_state, client_ids [c], Round) -> messages, each leaf [c, ...]; the
-        client finds its own as `Client.message`.
-      cohort: Exchanges of one round that name the same cohort have the same participants; for each
-        other name, other participants are drawn. With the name `participation.FIRST_ROUND` all
-        clients take part in the first round, and nobody in later ones.
-      upload_bytes: (`Sums`, individual part) -> the bytes that a participant uploads; both are
+      client_messages: (server_state, client_ids [c], Round) -> messages, each leaf [c, ...]. The
+        client gets its row as `Client.message`.
+      cohort: Exchanges of one round with the same cohort have the same participants. Each further
+        name has its own random participants. With the name `participation.FIRST_ROUND` all clients
+        participate in the first round, and none in later rounds.
+      upload_bytes: (`Sums`, individual part) -> the bytes that a participant uploads. Both are
         specs or tensors of one client.
     """
 
@@ -169,26 +170,25 @@ class Exchange:
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-    """A model that a client can be served with.
+    """A model for a client's predictions.
 
-    If the weights that `predict` takes are `Weights`, and `predict` is a `SplitModel`'s, a
-    client's model can leave the run as a Keras model: `Simulation.client_model`. It belongs to the
-    algorithm's model, or to one that is `models.extended` for what the method trains beside
-    body and head.
+    If the weights of `predict` are `Weights`, and `predict` is a `SplitModel`'s, a client's model
+    can be exported as a Keras model: `Simulation.client_model`. It belongs to the algorithm's
+    model, or to a model with `models.extended` for parts that the method trains in addition to body
+    and head.
 
     Attributes:
-      weights: (server_state, client_state) -> weights, in whatever structure `predict` takes.
+      weights: (server_state, client_state) -> weights, in any structure that `predict` takes.
       predict: (weights, examples [n, ...], classes [K]) -> logits [n, K], or [n, T, K] for the
-        positions of sequences; rows whose class is -1, which the client does not have, are never
+        positions of sequences. Rows of class -1, which the client does not have, are never
         predicted.
       fine_tune: (weights, Client) -> weights, if a client adapts the weights to its training
-        examples before it uses them; `Client.seed` is the client's own and does not change during
+        examples before it uses them. `Client.seed` belongs to the client and does not change during
         an evaluation.
-      personalize: (head, Client, steps [] int32, learning_rate [] float32) -> head, as a client's
-        model learns on where it serves, from all examples of the `Client`; these are the features
-        that the body, which stays, makes of them. A learning rate of 0 asks for an automatic one.
-        If this is None, a model learns on by gradient steps on all its weights, with a rate that
-        must be given.
+      personalize: (head, Client, steps [] int32, learning_rate [] float32) -> head, for on-device
+        training of a client's model from all examples of the `Client`, which are features of the
+        fixed body. A learning rate of 0 means an automatic rate. If this is None, on-device
+        training takes gradient steps on all weights, with a given rate.
     """
 
     weights: Callable[[Structure, Structure], Structure]
@@ -214,7 +214,7 @@ class Model(Protocol):
 
 
 def no_client_state(server_state, seed, classes) -> tuple:
-    """The `init_client` of an algorithm whose clients keep nothing."""
+    """The `init_client` of an algorithm without client states."""
     del server_state, seed, classes
     return ()
 
@@ -224,20 +224,20 @@ class Algorithm(ByValue):
     """A federated method.
 
     The leading axis of a leaf of the server's state may change its size from round to round, for
-    example if the leaf has one row per participant of the last round; all other shapes are fixed.
+    example if the leaf has one row per participant of the last round. All other shapes are fixed.
 
     Attributes:
-      name: The name under which it is registered.
+      name: The registered name.
       model: The model that it learns.
       init_server: (Federation) -> server_state.
       init_client: (server_state, seed [2], classes [K]) -> client_state, at the client's first
-        participation; its shapes do not depend on the client. By default it keeps nothing.
+        participation. Its shapes do not depend on the client. The default is an empty state.
       exchanges: The exchanges of a round, in order.
-      served: The models that a client can be served with, by name. `ClientResult.weights` and
-        metrics without the name of a model belong to the first.
+      served: The models for clients' predictions, by name. `ClientResult.weights` and metrics
+        without the name of a model belong to the first.
       uses_global_classes: Whether it uses the global classes of the rows of a client's head. Then
         the clients' classes must be below the model's `num_global_classes`.
-      measures: (server_state) -> numbers by name, which the record of a round holds.
+      measures: (server_state) -> numbers by name, for the record of a round.
       published: (server_state) -> the part that is no secret, for a run's server.npz.
       release: The terms of private and secure sums, which `tf_pflego.aggregation` sets.
     """
@@ -266,11 +266,11 @@ class Algorithm(ByValue):
         served: Mapping[str, Served | Callable[[Structure, Structure], Structure]],
         **fields: Any,
     ) -> Algorithm:
-        """Returns a method whose rounds are one exchange; see `Exchange` for its functions.
+        """Returns a method with one exchange per round; see `Exchange` for its functions.
 
-        The model is a `SplitModel`. A model that is served is a `Served`, or a function
-        (server_state, client_state) -> the weights that `model.predict` takes. The `fields` are
-        `init_server` and, if the method needs them, the other fields of `Algorithm`.
+        The model is a `SplitModel`. A served model is a `Served`, or a function (server_state,
+        client_state) -> the weights of `model.predict`. The `fields` are `init_server` and, if the
+        method needs them, further fields of `Algorithm`.
         """
         exchange = Exchange(broadcast, client_update, server_update, client_messages)
         models = {

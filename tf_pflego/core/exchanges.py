@@ -1,10 +1,10 @@
 """Several exchanges in a round, each like the method's single exchange.
 
 In each the server sends its newest weights to the same participants and takes a step. With
-`exchange_examples` part, a participant works on an equal share of its examples, drawn anew for each
-exchange, so a round passes all examples once, like mini-batches on one machine. Each exchange costs
-the same bytes. A gradient that is unbiased because participants are drawn is so in the first
-exchange of a round: the weights of later ones depend on the participants.
+`exchange_examples` part, a participant works on a random equal share of its examples in each
+exchange, and a round passes all examples once, like mini-batches on one machine. Each exchange
+costs the same bytes. A gradient that is unbiased because of random participants stays unbiased only
+in the first exchange of a round: the weights of later exchanges depend on the participants.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tf_pflego.core.shuffles import part, shuffled
 
 @dataclasses.dataclass(frozen=True)
 class Exchanges(settings.HyperParameters):
-    """The hyper-parameters of a method whose rounds may have several exchanges."""
+    """The hyper-parameters of a method with one or several exchanges per round."""
 
     exchanges_per_round: int = settings.setting(
         1, "how often the server and the same participants exchange in a round", at_least=1

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def refuse_others(what: str) -> None:
-    """Raises RuntimeError if TensorFlow runs in another way; `what` must be done begins it."""
+    """Raises RuntimeError if TensorFlow runs in another way. The message begins with `what`."""
     if not tf.executing_eagerly():
         raise RuntimeError(
             f"{what} with eager execution on, outside of `tf.Graph` and `tf.function`. Leave it "

@@ -1,7 +1,7 @@
 """The last round's participants as a server keeps them, for methods that send it on to others.
 
-There is one row for each participant and none for the other clients of the federation, so that the
-memory grows with the cohort alone. `regrouped` is the server's state when clients join or leave.
+There is one row for each participant and none for other clients of the federation, and the memory
+depends only on the cohort's size. `regrouped` is the server's state after clients join or leave.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tf_pflego.core.nests import Structure
 
 
 class LastCohort(NamedTuple):
-    """The c participants of the last round, and what the server keeps of each."""
+    """The c participants of the last round, and the server's values for each."""
 
     ids: tf.Tensor  # [c] int64, ascending
     kept: Structure  # each leaf [c, ...]
@@ -29,7 +29,7 @@ class LastCohort(NamedTuple):
         return cls(tf.zeros([0], tf.int64), rows)
 
     def by_client(self, values: Structure, num_clients: int) -> Structure:
-        """Returns values of the members, each leaf [c], by client, [I]; 0 for all others."""
+        """Returns values of the members, each leaf [c], by client, [I], with 0 for the rest."""
         return tf.nest.map_structure(
             lambda leaf: tf.scatter_nd(self.ids[:, None], leaf, [num_clients]), values
         )
@@ -50,8 +50,8 @@ class Chosen(NamedTuple):
 def with_largest(cohort: LastCohort, scores: tf.Tensor, ids: tf.Tensor, count: int) -> Chosen:
     """Returns for each of r clients the `count` other members that have the largest scores.
 
-    The scores [r, c] are finite; if two are equal, the smaller client id comes first. An id
-    below 0 leaves out nobody.
+    The scores [r, c] are finite. If two are equal, the smaller client id comes first. An id below 0
+    excludes no client.
     """
     least, size = scores.dtype.min, tf.size(cohort.ids)
     others = tf.where(tf.equal(ids[:, None], cohort.ids), least, scores)
@@ -75,10 +75,10 @@ def regrouped(
 ) -> Structure:
     """Returns the server's state after clients have left or joined.
 
-    An axis of the state counts clients if its length depends on I, as both axes of PGFed's matrix A
-    do. Along it, clients that stay move to their new positions, and clients that join get the
-    initial values. A `LastCohort` loses the members that leave. All else stays as it is. `former`
-    [I] is the old position of each client, or -1 if it joins.
+    An axis of the state counts clients if its length depends on I, like both axes of PGFed's matrix
+    A. Along it, remaining clients move to their new positions, and new clients get the initial
+    values. A `LastCohort` loses the members that leave. The rest does not change. `former` [I] is
+    the old position of each client, or -1 if it joins.
     """
     fresh = init_server(federation)
     # A federation of one client more shows which axes count clients.

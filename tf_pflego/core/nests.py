@@ -37,8 +37,8 @@ def positions(nest: Structure) -> dict[str, int]:
 def refuse_unlike(first: Structure, nest: Structure, function: str, origin: str) -> None:
     """Raises ValueError if `function` returned a state unlike the first, which `origin` returned.
 
-    It is called when the function is traced, so that it costs nothing in later rounds. Both are
-    nests of tensors or specs; a size of the first may be None, for any.
+    It runs only when the function is traced, and costs nothing in later rounds. Both are nests of
+    tensors or specs. A size of the first may be None, for any size.
     """
     must = f"`{function}` must return a state like the one from `{origin}`"
     remedy = f"Return the same class, with leaves of the same shapes and dtypes, from `{function}`."
@@ -137,7 +137,7 @@ def inner_products(stacked: Structure, nest: Structure) -> tf.Tensor:
 
 
 def mean(stacked: Structure) -> Structure:
-    """Returns the plain mean over a cohort, each leaf [c, ...]; 0 over nobody."""
+    """Returns the plain mean over a cohort, each leaf [c, ...], or 0 over an empty cohort."""
 
     def mean_of(leaf):
         count = tf.cast(tf.shape(leaf)[0], leaf.dtype)
@@ -149,7 +149,7 @@ def mean(stacked: Structure) -> Structure:
 def weighted_sums(weights: tf.Tensor, stacked: Structure) -> Structure:
     """Returns weighted sums over a cohort, each leaf [d, ...], one for each row of weights [c, d].
 
-    Each leaf of the result is [c, ...]; it is [...] for weights [d], which give one sum.
+    Each leaf of the result is [c, ...], or [...] for weights [d], which give one sum.
     """
     return tf.nest.map_structure(lambda leaf: tf.tensordot(weights, leaf, axes=1), stacked)
 

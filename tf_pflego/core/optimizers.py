@@ -1,8 +1,8 @@
 """Optimisers as pure functions over nests: an optimiser's memory is its state.
 
 The server, the clients' local training and the solvers of the head use the same optimisers. At the
-server the learning rate may fall: in round t = 1, 2, ... it is rho times a share that a schedule
-gives, over T rounds:
+server the learning rate may fall: in round t = 1, 2, ... it is rho times a scheduled share, over T
+rounds:
 
   constant      1
   late_linear   1 in the first half, up to round T/2 (rounded up); then it falls by the same amount
@@ -72,8 +72,8 @@ class MuonState(NamedTuple):
 def build(name: str, learning_rate: Rate, epsilon: float | None = None) -> Optimizer:
     """Returns the optimiser of one of `NAMES`.
 
-    `epsilon` is what Adam, Yogi, Adagrad and, for its vectors, Muon add to the root that they
-    divide by; None stands for the default of each. The others have none.
+    `epsilon` is the number that Adam, Yogi, Adagrad and, for its vectors, Muon add to the root in
+    their divisor. None uses the default of each. Other optimisers have no epsilon.
     """
     name = values.one_of("server_optimizer", name, NAMES)
     if name in ("sgd", "momentum"):
@@ -110,7 +110,7 @@ def adam(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
 
 
 def yogi(learning_rate: Rate, epsilon: float = 1e-3) -> Optimizer:
-    """Yogi (Zaheer et al. 2018, Algorithm 2): Adam whose second moment grows and shrinks slowly."""
+    """Yogi (Zaheer et al. 2018, Algorithm 2): Adam with a slower second moment."""
 
     def second_moment(v, g):
         square = tf.square(g)
@@ -135,14 +135,13 @@ def adagrad(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
 def muon(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
     """Muon for matrices (Jordan et al., "Muon: An optimizer for hidden layers", 2024).
 
-    The gradient of a matrix, with Nesterov's momentum, is replaced by about the nearest matrix
-    whose singular values are all equal: a polynomial in it, which products of matrices compute,
-    brings them all near 1. A step is twice as long as one of Adam is, in the root of the mean
-    square of its numbers (Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2), so
-    that Adam's rates about fit. As its authors advise, Adam moves vectors, numbers and the last
-    layer, which is the head of `Weights`. In a tensor of more axes, such as the kernel of a
-    convolution, all axes but the last count as rows. With v <- mu v + gradient, which starts from
-    0, gradient + mu v is what is replaced.
+    The gradient of a matrix, with Nesterov's momentum, is replaced by about the nearest matrix with
+    equal singular values: a polynomial in it, computed by products of matrices, moves them all near
+    1. A step is twice as long as Adam's, in the root of the mean square of its numbers (Liu et al.,
+    "Muon is Scalable for LLM Training", 2025, section 2.2). Adam's rates therefore fit roughly. As
+    its authors advise, Adam moves vectors, numbers and the last layer, the head of `Weights`. In a
+    tensor of more axes, such as the kernel of a convolution, all axes except the last count as
+    rows. With v <- mu v + gradient, starting at 0, gradient + mu v is replaced.
     """
     for_others = adam(learning_rate, epsilon)
 
@@ -176,7 +175,7 @@ def muon(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
 
 
 def _with_equal_singular_values(tensor):
-    """Returns a tensor of the same shape, whose numbers have about 0.4 as root mean square."""
+    """Returns a tensor of the same shape with about 0.4 as its root mean square."""
     rows, columns = np.prod(tensor.shape[:-1]), tensor.shape[-1]
     x = tf.reshape(tensor, [rows, columns])
     if rows > columns:  # The products are between the shorter side and itself.
@@ -300,8 +299,8 @@ class ServerSettings(settings.HyperParameters):
 class AveragingServer(ServerSettings):
     """The same for a server that averages: it follows the mean of the participants' differences.
 
-    By default, sgd with a rate of 1, its weights become the mean of the participants' weights. With
-    other optimisers this is FedOpt: Reddi et al., "Adaptive Federated Optimization", ICLR 2021,
+    By default, sgd with a rate of 1, its weights become the mean of the participants' weights. The
+    other optimisers are FedOpt: Reddi et al., "Adaptive Federated Optimization", ICLR 2021,
     Algorithm 2. momentum gives FedAvgM, and adam, yogi and adagrad give FedAdam, FedYogi and
     FedAdagrad.
 

@@ -1,7 +1,7 @@
 """Participation in a round: a pure function of (seed, round), the same for every algorithm.
 
-Clients are drawn, and some of them may drop out before they report: their devices run out of power,
-or their connections fail. Then the client's state and the server stay as they are.
+Clients are sampled, and some of them may drop out before they report: their devices run out of
+power, or their connections fail. The client's state and the server then do not change.
 
 Source: PFLEGO, section 3.2.1 (binomial and fixed) and Figure 7 (range).
 """
@@ -24,23 +24,23 @@ FIRST_ROUND = "all clients in round 1"
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
-    """The draw of a round's participants, uniform among `num_clients` clients.
+    """The sampling of a round's participants, uniform among `num_clients` clients.
 
-    With the mode cyclic only the order of the clients is random, and drawn once from the seed.
+    With the mode cyclic only the order of the clients is random, determined once by the seed.
 
     Attributes:
       num_clients: I.
       clients_per_round: r, the number of participants if `mode` is fixed or cyclic, or their mean
         number if it is binomial. It is not used if `mode` is range.
-      mode: With fixed, exactly r clients are drawn without replacement. With binomial, each client
-        takes part independently with probability r/I. With range, a number is drawn uniformly from
-        `clients_per_round_range` in each round, and then that many clients without replacement.
-        With cyclic, the clients are in an order around a circle, and the next r of them take part,
-        so that a client does so again after floor(I/r) or ceil(I/r) rounds.
+      mode: With fixed, exactly r clients participate, sampled without replacement. With binomial,
+        each client participates independently with probability r/I. With range, the number is
+        uniform in `clients_per_round_range` in each round, and the clients are sampled without
+        replacement. With cyclic, the clients are in a circle, and the next r participate: a client
+        participates again after floor(I/r) or ceil(I/r) rounds.
       clients_per_round_range: (least, most) for the mode range, both included.
-      dropout_rate: p in [0, 1), the probability with which each client that is drawn drops out,
-        independently of all others. r (1 - p) clients report then on average, and an estimate that
-        is scaled by I / (r (1 - p)) stays unbiased.
+      dropout_rate: p in [0, 1), the probability that a sampled client drops out, independently of
+        all others. r (1 - p) clients then report on average, and an estimate that is scaled by I /
+        (r (1 - p)) stays unbiased.
 
     Raises:
       ValueError: There is no such mode, a number is not whole or out of its range, or there are too
@@ -98,7 +98,7 @@ class Participation:
         return Federation(self.num_clients, mean * (1.0 - self.dropout_rate), largest)
 
     def federation_of(self, algorithm: Algorithm) -> Federation:
-        """Returns the same for a method, an exchange of which may be with all clients."""
+        """Returns the same for a method that may have an exchange with all clients."""
         federation = self.federation
         if all(exchange.cohort != FIRST_ROUND for exchange in algorithm.exchanges):
             return federation
@@ -107,16 +107,16 @@ class Participation:
     def draw(
         self, seed: int, round_number: int, cohort: str = "participants", spare: int = 0
     ) -> np.ndarray:
-        """Returns the ids of the clients that report in a round, ascending; there may be none.
+        """Returns the ids of the clients that report in a round, ascending; it may be empty.
 
         Args:
           seed: The seed of the run.
           round_number: 1, 2, ...
-          cohort: The name of the cohort. A method with several exchanges per round may draw a
-            cohort for each; each name has its own draws. `FIRST_ROUND` is all clients in the first
-            round, and nobody in later ones.
-          spare: With the mode fixed, how many more clients than r are drawn, if there are so many,
-            since some may not report.
+          cohort: The name of the cohort. A method with several exchanges per round may sample a
+            cohort for each, and each name has its own random participants. `FIRST_ROUND` is all
+            clients in the first round, and none in later rounds.
+          spare: With the mode fixed, the number of clients beyond r, if there are enough, since
+            some may not report.
 
         Returns:
           [c] int64.
@@ -125,14 +125,14 @@ class Participation:
         return ids[~drops_out]
 
     def dropped(self, seed: int, round_number: int, cohort: str = "participants") -> np.ndarray:
-        """Returns the ids of the clients that were drawn, as in `draw`, but drop out; [c] int64."""
+        """Returns the ids of the clients that are sampled, as in `draw`, but drop out, [c] int64."""
         if not self.dropout_rate:
             return np.zeros(0, np.int64)
         ids, drops_out = self._drawn(seed, round_number, cohort)
         return ids[drops_out]
 
     def _drawn(self, seed, round_number, cohort, spare=0):
-        """Returns the ids of the clients that are drawn, [c], and which of them drop out, [c]."""
+        """Returns the ids of the sampled clients, [c], and whether they drop out, [c]."""
         if cohort == FIRST_ROUND:
             ids = np.arange(self.num_clients if round_number == 1 else 0, dtype=np.int64)
             return ids, np.zeros(len(ids), bool)
@@ -143,7 +143,7 @@ class Participation:
         return ids, rng.random(len(ids)) < self.dropout_rate
 
     def _chosen(self, seed, round_number, cohort, spare):
-        """Returns the ids of the clients that are drawn, in any order."""
+        """Returns the ids of the sampled clients, in any order."""
         count = min(self.clients_per_round + spare, self.num_clients)
         if self.mode == "cyclic":
             circle = seeds.generator(seed, f"order/{cohort}").permutation(self.num_clients)

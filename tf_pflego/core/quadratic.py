@@ -11,7 +11,7 @@ def on_simplex(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
     """Returns the x [..., n], at least 0 and of sum 1, of the least x^T P x / 2 + q^T x.
 
     `quadratic` has the P [b, n, n], symmetric and positive semidefinite, and `linear` the q [b, n].
-    Among several solutions it is about the one of the least norm.
+    Among several solutions it is about the solution with the least norm.
 
     An active set method in float64. It takes the largest step towards the minimum over the free
     numbers that keeps them at least 0, and a number that blocks it becomes 0. At the minimum, the

@@ -1,4 +1,4 @@
-"""The terms of private and secure sums, which an algorithm has beside its own functions."""
+"""The terms of private and secure sums, in addition to an algorithm's own functions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tf_pflego.core.nests import Structure
 
 @dataclasses.dataclass(frozen=True)
 class Release:
-    """The terms on which an algorithm releases sums; `tf_pflego.aggregation` makes it.
+    """The terms of an algorithm's released sums; `tf_pflego.aggregation` makes it.
 
-    No wrapper may go around an algorithm that has one, since its claims hold only for its own sums
-    of uploads. In the functions, a `position` is the place of an exchange in a round.
+    No wrapper may be put around an algorithm with these terms, since its claims hold only for its
+    own sums of uploads. In the functions, a `position` is the place of an exchange in a round.
 
     Attributes:
-      participation: The only `Participation` that is allowed; None for any. Claims of privacy
-        depend on it.
-      participation_seed: (server_state) -> the seed of the draws of participants, if it must be
+      participation: The only supported `Participation`, or None for any. Claims of privacy depend
+        on it.
+      participation_seed: (server_state) -> the seed for sampling participants, if it must be
         secret. None for the seed of the run.
       claim: The mechanism and delta of a private algorithm as JSON, which a checkpoint must share.
       seeded: (server_state, position, client_ids [c], round number) -> server_state, with the
@@ -32,8 +32,8 @@ class Release:
         in rounds without any. None if such rounds change nothing.
       fits: (server_state, position, the `Sums` of one client) -> whether a client can upload them;
         None if that is not known.
-      counts_lost_as_zero: Whether an upload that is lost counts as zero. If not, the round begins
-        anew without this client.
+      counts_lost_as_zero: Whether a lost upload counts as zero. If not, the round starts again
+        without this client.
     """
 
     participation: Any = None

@@ -10,7 +10,7 @@ import numpy as np
 def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     """Returns the random stream of one purpose, such as "participation", from the run's seed.
 
-    The keys tell streams of the same purpose apart, such as the round or the client id. Keys and
+    The keys distinguish streams of the same purpose, such as the round or the client id. Keys and
     seed are at least 0.
     """
     digest = hashlib.sha256(purpose.encode()).digest()[:16]
@@ -31,8 +31,8 @@ def secret() -> np.ndarray:
 def of_secret(secret: np.ndarray, purpose: str, *keys: int | np.ndarray) -> np.ndarray:
     """Returns [2] int64, a seed that only the holder of a secret can know.
 
-    It is a keyed hash (BLAKE2b) of the purpose and the keys, so one seed tells nothing about
-    another, and a search has to go through all 2^128 secrets.
+    It is a keyed hash (BLAKE2b) of the purpose and the keys: a seed contains no information about
+    other seeds, and a search has to try all 2^128 secrets.
     """
     message = hashlib.blake2b(purpose.encode() + b"\0", key=secret.tobytes(), digest_size=16)
     for key in keys:

@@ -44,20 +44,20 @@ def setting(
     """Returns a dataclass field with its help text and the values that it takes.
 
     Args:
-      default: Its default, which may differ between algorithms; its type is the setting's.
+      default: Its default, which may differ between algorithms, and determines the setting's type.
       help_text: Its help text.
       at_least: The least number that it takes.
       above: The number that it must be above.
-      at_most: The largest number that it takes; None for the limits of `system.values`.
+      at_most: The largest allowed number; None for the limits of `system.values`.
       below: The number that it must be below.
       choices: All values that at least one algorithm takes.
       words: The words that at least one algorithm takes in place of a number.
-      taken: The choices or words that this algorithm takes; None for all.
+      taken: The choices or words that this algorithm supports; None for all.
       is_path: Whether it is a path.
-      read_with: {name of another setting: values}, if it is read only while one of these has one
-        of its values; None stands for all but its least number or an empty text. All of several
-        such mappings must hold.
-      off: The value that says what holds as well where it is not read.
+      read_with: {name of a second setting: values}, if it is read only while one of these has one
+        of its values. None means all values except its least number or an empty text. With several
+        such mappings, all must be true.
+      off: The value with the same effect in configurations that do not read it.
       role: The facts that runs, sweeps and federations go by.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
@@ -93,7 +93,7 @@ def names_with(role: Role, settings: type) -> list[str]:
 
 
 def kind_of(field: dataclasses.Field) -> type:
-    """Returns the type of a setting's values; one that takes words takes numbers too."""
+    """Returns the type of a setting's values. A setting with words also takes numbers."""
     return float if field.metadata["words"] else type(field.default)
 
 
@@ -159,8 +159,8 @@ proximal_weight = shared(
 class HyperParameters:
     """The base of an algorithm's configuration, a dataclass of `setting` fields that checks itself.
 
-    Values of other types that stand for the same, such as NumPy's numbers, are converted. It raises
-    ValueError if a field has a value that it does not take.
+    Equivalent values of other types, such as NumPy's numbers, are converted. It raises ValueError
+    if a field has an unsupported value.
 
     Attributes:
       tables: The arrays of the server's last state that sweeps keep as tables, by their names in
@@ -175,7 +175,7 @@ class HyperParameters:
 
 
 def refuse_unread(config: Any, value_of: Callable[[str], Any] | None = None) -> None:
-    """Raises ValueError if a configuration sets what is not read beside its other values.
+    """Raises ValueError if a configuration sets a value that its other values make unused.
 
     `value_of` a name is the value that counts, such as the dataset's own in the place of "auto".
     """
@@ -189,10 +189,10 @@ def unread(
     value_of: Callable[[str], Any],
     is_given: Callable[[str], bool] = lambda name: False,
 ) -> Iterator[tuple[str, str]]:
-    """Yields each setting that is set and that nothing reads, with what is to be said of it.
+    """Yields each unused setting that is set, with the text of its error.
 
-    A setting is set if it is given or differs from its default; but a word such as auto leaves it
-    to the program.
+    A setting is set if it is given or differs from its default. Words such as auto do not count,
+    since the program chooses then.
     """
     by_name = {field.name: field for field in fields}
 

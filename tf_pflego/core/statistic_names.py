@@ -35,7 +35,7 @@ class Shown(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """1 if higher is better, else -1; `sign * value` is always to be maximised."""
+        """1 if higher is better, else -1. Choices maximise `sign * value`."""
         return 1 if self.higher_is_better else -1
 
     def best(self, values: Iterable[float]) -> float:
@@ -44,7 +44,7 @@ class Shown(NamedTuple):
 
     @property
     def in_units(self) -> bool:
-        """Whether it is an error in the units of the labels, by which clients do not compare."""
+        """Whether it is an error in the units of the labels, which differ between clients."""
         return self.name in ("root_mean_squared_error", "mean_absolute_error")
 
     def metric(self, of_accuracy: str) -> str:
@@ -52,7 +52,7 @@ class Shown(NamedTuple):
         return of_accuracy.replace("accuracy", self.name)
 
     def written(self, value: float | None) -> str:
-        """Returns a value as a line shows it; None stands for infinity or NaN."""
+        """Returns a value in its printed form; None means infinity or NaN."""
         if value is None:
             return "-"
         return f"{value:.4f}" if self.is_share else significant(value)
@@ -106,18 +106,18 @@ def learn(own: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def shown(name: str) -> Shown:
-    """Returns the title and format of a statistic; an unknown one is shown by its name."""
+    """Returns the title and format of a statistic; the title of an unknown one is its name."""
     return CATALOGUE.get(name) or _OWN.get(name) or Shown(name, name.replace("_", " "))
 
 
 def of_metric(name: str) -> Shown:
-    """Returns the statistic of a metric or a column of clients; one without a name if none."""
+    """Returns the statistic of a metric or a column of clients; its name may be empty."""
     match = _STATISTIC.search(name)
     return shown(match[1]) if match else Shown("", "")
 
 
 def first_of(names: Iterable[str]) -> Shown:
-    """Returns the first statistic of a run; accuracy if there is none.
+    """Returns the first statistic of a run, by default accuracy.
 
     The names are the run's metrics, or the columns of its clients, in order.
     """

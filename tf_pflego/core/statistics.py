@@ -1,9 +1,9 @@
 """Statistics of predictions at a test: sums that are added over clients, shards and machines.
 
 A statistic is a few sums over examples and a function of them. The sums of a client give its value,
-and the sums over all clients give the value of all their examples together; only the area under the
-ROC curve compares no examples of two clients, whose scores come from two heads. Source of that area
-from ranks: Hanley and McNeil, 1982; of the calibration error: Guo et al., 2017.
+and the sums over all clients give the value of all their examples together. Only the area under the
+ROC curve compares no examples of two clients, since their scores come from two heads. Source of
+that area from ranks: Hanley and McNeil, 1982. Source of the calibration error: Guo et al., 2017.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _TOP = 5
 
 
 def ratio(sums: tf.Tensor) -> tf.Tensor:
-    """Returns the first of two sums [..., 2] over the second; NaN over nothing."""
+    """Returns the first of two sums [..., 2] over the second; NaN for a second sum of 0."""
     return sums[..., 0] / sums[..., 1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Statistic:
-    """A number that says how good predictions are.
+    """A number that measures the quality of predictions.
 
     Args:
       name: One word of letters, digits and _, as in `test_{name}/client_mean`.
       sums: (predictions [n, K], labels) -> [m], sums over the examples, as TensorFlow operations.
-        The predictions are probabilities for classes and labels, or what is expected of a quantity
-        in the units of the labels. Where positions of sequences are predicted, they are examples.
+        The predictions are probabilities for classes and labels, or expected quantities in the
+        units of the labels. Predicted positions of sequences are examples.
       value: From such sums [..., m] float64, of one client or of several, to the value [...], as
         TensorFlow operations; by default the first over the second.
       higher_is_better: Whether the higher of two values is the better one.
       of_logits: Whether `sums` takes logits in place of predictions.
       counts: (k, p), if part k of p equal parts of the sums, from 0, counts the examples. In a real
-        federation, the server holds clients to the number that they had before.
-      each: (predictions, labels) -> [n, m], what each example adds to the sums. With it many small
-        clients are tested at once.
+        federation, the server requires clients to keep these numbers.
+      each: (predictions, labels) -> [n, m], each example's terms of the sums. It allows tests of
+        many small clients at once.
 
     Raises:
       ValueError: The name is not one word, or is taken, or a number is not whole.
@@ -93,7 +93,7 @@ class Tally(NamedTuple):
     sums: np.ndarray  # [n, m] float64
 
     def of_clients(self) -> np.ndarray:
-        """Returns [n] float64, the value of each client; NaN where it is not defined."""
+        """Returns [n] float64, the value of each client; NaN if it is undefined."""
         return np.asarray(self.statistic.value(tf.constant(self.sums)))
 
     def of_all(self) -> float:
@@ -108,7 +108,7 @@ Tallies = Mapping[str, Mapping[str, Tally]]
 
 @dataclasses.dataclass(frozen=True)
 class AddedUp:
-    """The function `sums` of a statistic with this function `each`; two of the same are equal."""
+    """The function `sums` of a statistic with this `each`. Two with the same `each` are equal."""
 
     each: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 

@@ -10,11 +10,11 @@ logits is the prediction minus the truth:
   regression      [n, K] float32         identity   half the squared error, or Huber's loss
   counts          [n, K] float32         exp        mean of Poisson's distribution less y z
 
-The labels of classification may also be [n, T], one for each position of a sequence, with -1 where
-there is none; each position with a label is then an example.
+The labels of classification may also be [n, T], for the positions of a sequence, with -1 at
+positions without a label. Each labelled position is then an example.
 
-The bound of the second derivatives in the logits is what the solvers of a head start from: 1/2 for
-the softmax, 1/4 for the sigmoid, 1 for the identity; exp has none. Source: McCullagh and Nelder,
+The solvers of a head start from the bound of the second derivatives in the logits: 1/2 for the
+softmax, 1/4 for the sigmoid and 1 for the identity. exp has no bound. Source: McCullagh and Nelder,
 Generalized Linear Models, 2nd edition, 1989.
 """
 
@@ -60,31 +60,31 @@ _MORE_STATISTICS = {
 
 @dataclasses.dataclass(frozen=True)
 class Task(ByValue):
-    """The predictions of a head, the loss from which it learns, and the statistics of a test.
+    """The predictions of a head, the loss of its training, and the statistics of a test.
 
-    Built-in tasks have names; see `task_of`. This makes one with your own loss, whose derivatives
-    are TensorFlow's.
+    Built-in tasks have names; see `task_of`. This makes a task with your own loss. TensorFlow
+    computes its derivatives.
 
     Args:
       loss: (logits [n, K], labels) -> [n], the losses of the examples, as TensorFlow operations
-        that can be differentiated twice; quantities among the labels are less their mean and over
-        their deviation, if there are any.
-      statistics: The statistics of a test: `Statistic`, or names of those that are known; the
-        first is what is shown.
-      labels: The built-in task whose labels have the same form.
-      link: The predictions from logits: softmax, sigmoid, linear or exponential, or a function
-        [n, K] -> [n, K]; by default the known task's.
+        with second derivatives. With `mean` and `deviation`, quantities among the labels are
+        standardised.
+      statistics: The statistics of a test: `Statistic`, or names of known statistics. The first is
+        the shown statistic.
+      labels: The built-in task with labels of the same form.
+      link: The predictions from logits: softmax, sigmoid, linear or exponential, or a function [n,
+        K] -> [n, K]; by default the known task's.
       name: Its name.
 
     Attributes:
       outputs_first: The loss with its derivatives, for logits [K, n].
       mean: Subtracted from quantities before they are learnt, one number per output, or nothing.
-      deviation: The divisor of the differences. Predictions and statistics stay in the units of the
-        labels; losses are in the units of the standardised labels.
+      deviation: The divisor of the differences. Predictions and statistics have the units of the
+        labels, and losses the units of the standardised labels.
 
     Raises:
       ValueError: There is no such statistic for such labels, or no such form of labels, `mean` and
-        `deviation` have not the same length, or a deviation is not above 0.
+        `deviation` have different lengths, or a deviation is not above 0.
     """
 
     loss: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -142,7 +142,7 @@ class Task(ByValue):
 
     @property
     def has_classes(self) -> bool:
-        """Whether a label is one of several classes, some of which a client may not have."""
+        """Whether a label is one of several classes, which clients may have in part."""
         return self.labels == CLASSIFICATION
 
     @property
@@ -191,7 +191,7 @@ class Task(ByValue):
         return self.mean + tf.constant(self.deviation) * predicted if self.mean else predicted
 
     def measured(self, statistic: Statistic, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Returns [m] float64, the sums of a statistic; positions without a label do not count."""
+        """Returns [m] float64, the sums of a statistic. Positions without a label do not count."""
         logits, labels = flat(logits, labels)
         outputs = logits if statistic.of_logits else self.predicted(logits)
         return tf.reshape(tf.cast(statistic.sums(outputs, labels), tf.float64), [-1])
@@ -204,7 +204,7 @@ class Task(ByValue):
         owner: tf.Tensor,
         num_clients: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns [c, m] float64 as `measured`, of c clients, one of which owns each example."""
+        """Returns [c, m] float64 as `measured`, for c clients; each example has one owner."""
         if logits.shape.rank == 3:
             owner = tf.gather(owner, tf.where(labels >= 0)[:, 0])
             logits, labels = flat(logits, labels)
@@ -257,7 +257,7 @@ class Task(ByValue):
                 )
 
     def counted(self, split: str) -> dict[str, Statistic]:
-        """Returns the counts for the examples of a split; the loss for training examples."""
+        """Returns the counts for the examples of a split, or the loss for training examples."""
         if split == "train":
             each = self._losses_of_each
             about = Statistic("loss", AddedUp(each), higher_is_better=False, of_logits=True)
@@ -288,7 +288,7 @@ def _got(tensor):
 
 
 def flat(outputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns outputs [n, K] and labels by example; of sequences, by position that has a label."""
+    """Returns outputs [n, K] and labels by example, or by labelled position of sequences."""
     if outputs.shape.rank == 2:
         return outputs, labels
     places = tf.where(labels >= 0)
@@ -310,9 +310,10 @@ def regression(
     """Returns regression, by half the squared error or by Huber's loss.
 
     Args:
-      huber: The error, in standardised units, from which the loss grows linearly instead of by the
-        square; 0 for never. Source: Huber, "Robust Estimation of a Location Parameter", 1964.
-      mean: [K], subtracted from the labels before they are learnt; see `Task`.
+      huber: The error, in standardised units, from which the loss grows linearly instead of
+        quadratically; 0 for never. Source: Huber, "Robust Estimation of a Location Parameter",
+        1964.
+      mean: [K], subtracted from the labels before training; see `Task`.
       deviation: [K], the divisor of the differences.
 
     Raises:

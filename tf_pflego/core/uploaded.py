@@ -61,5 +61,5 @@ class Uploaded:
 
 
 def _of_one(leaf):
-    """Returns one client's part of messages, of which there may be none between two rounds."""
+    """Returns one client's part of messages, which may be missing between two rounds."""
     return leaf[0] if leaf.shape[0] != 0 else tf.zeros(leaf.shape[1:], leaf.dtype)

@@ -1,4 +1,4 @@
-"""Checks of users' arrays: an error says what was expected, what came and what to do."""
+"""Checks of users' arrays: an error names the expected value, the given value and the remedy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -57,7 +57,7 @@ def array(values: Any, what: str) -> np.ndarray:
 
 
 def refuse_sparse(values: Any, what: str) -> None:
-    """Raises TypeError if `what` or a part of it has a form in which not all numbers are there."""
+    """Raises TypeError if `what` or a part of it has a form that omits numbers."""
     for name, remedy in _DENSE.items():
         if hasattr(values, name):
             raise TypeError(
@@ -97,7 +97,7 @@ def integers(values: Any, what: str) -> np.ndarray:
 
 
 def class_labels(labels: Any, what: str) -> np.ndarray:
-    """Returns labels as `integers` does, and says what to do about labels of other forms."""
+    """Returns labels as `integers` does. Errors for labels of other forms have a remedy."""
     labels = array(labels, what)
     if labels.ndim > 1 and labels[:1].size > 1:
         remedy = ONE_CLASS
@@ -183,7 +183,7 @@ def client_ids(
 
 
 def first_outside(labels: np.ndarray, limits: int | np.ndarray) -> int | None:
-    """Returns the first row of [n] whose label is not in [0, limit), or None."""
+    """Returns the first row of [n] with a label outside [0, limit), or None."""
     outside = (labels < 0) | (labels >= limits)
     return int(np.argmax(outside)) if outside.any() else None
 
@@ -200,7 +200,7 @@ def place(row: int, offsets: np.ndarray) -> tuple[int, int]:
 
 
 def refuse_no_numbers(examples: np.ndarray, what: str) -> None:
-    """Raises TypeError unless examples are real numbers; `what` names them in the message."""
+    """Raises TypeError unless examples are real numbers; `what` is their name in the message."""
     if examples.dtype.kind not in "biuf":
         raise TypeError(
             f"{what} must be numbers (uint8 for images, floats, or integers); got "

@@ -1,7 +1,7 @@
-"""Checks of the clients' data: a refusal names the client, what was expected and what came.
+"""Checks of the clients' data: an error names the client, the expected and the given value.
 
-The arrays of all clients stand end to end, and each client's begin at its `offsets`
-[I + 1]. The checks look at all clients at once, and search for one only when some are at fault.
+The arrays of all clients are concatenated, and each client's begin at its `offsets` [I + 1]. The
+checks examine all clients at once, and search for a single client only after a failure.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def numbers_of_classes(counts: Any) -> np.ndarray:
 
 
 def identities(numbers: Any, num_clients: int) -> np.ndarray:
-    """Returns the numbers that seed the clients' draws, [I] int64."""
+    """Returns the numbers that seed the clients' random values, [I] int64."""
     if numbers is None:
         return np.arange(num_clients)
     numbers = checks.integers(numbers, "`identities`").astype(np.int64, copy=False)
@@ -103,7 +103,7 @@ def client_groups(groups: Any, num_clients: int) -> dict[str, np.ndarray]:
 def pairs(
     name: str, examples: Any, labels: Any, task: str, label_space: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns examples and labels as arrays, one label per example; no example is empty."""
+    """Returns examples and labels as arrays with one label per example. No example is empty."""
     examples = checks.array(examples, f"`{name}.examples`")
     labels = labels_lib.checked(task, labels, f"`{name}.labels`", label_space == "global")
     if examples.ndim < 1 or 0 in examples.shape[1:]:
@@ -238,8 +238,8 @@ def positions_among_classes(
 ) -> np.ndarray:
     """Returns [n] int64, the position of each label among the classes of its client.
 
-    Labels and classes are in [0, 2^31), and the classes of each client ascend. An example whose
-    class its client lacks is refused.
+    Labels and classes are in [0, 2^31), and the classes of each client ascend. An example of a
+    class outside its client's classes is an error.
     """
     labels = labels.astype(np.int64)
     # One number for each pair of a client and a class, ascending as the clients are and, within a

@@ -17,7 +17,7 @@ _REMEDY = "Give every client a name of its own, in the order of the clients."
 def checked(
     names: Sequence[Any] | None, num_clients: int, what: str = "`client_names`"
 ) -> tuple[str, ...] | None:
-    """Returns the names of all clients as a tuple; None if there are none. `what` names them."""
+    """Returns the names of all clients as a tuple, or None. `what` is their name in messages."""
     if names is None:
         return None
     if isinstance(names, str) or not hasattr(names, "__getitem__"):  # A set has no order.
@@ -83,8 +83,9 @@ def id_of(
 def in_file_name(name: str) -> str:
     """Returns a name as a part of a file's name: no separator, and nothing that shells expand.
 
-    The ASCII characters among these are letters, digits and `_.- `; others are percent-encoded, so
-    that different names stay different. A name too long for a file ends with a digest.
+    The ASCII characters in the result are letters, digits and `_.- `. All other characters are
+    percent-encoded, and different names stay different. A name too long for a file gets a digest as
+    its end.
     """
     unsafe = r"[^\w.\- \x80-\U0010ffff]"
     called = re.sub(unsafe, lambda letter: f"%{ord(letter[0]):02X}", name)

@@ -15,13 +15,13 @@ from tf_pflego.system import file_arrays, texts
 class ClientSplit:
     """The training, test or validation examples of all clients, client 0's first.
 
-    `ClientData` checks its splits and brings them into the dtypes named here.
+    `ClientData` checks its splits and converts them to these dtypes.
 
     Attributes:
-      examples: [N, ...] uint8, float32 or int32. uint8 are images, which a model sees as floats in
-        [0, 1]; int32 are tokens and other integers, which it sees unchanged.
+      examples: [N, ...] uint8, float32 or int32. A model gets uint8, which are images, as floats in
+        [0, 1], and int32, which are tokens and further integers, unchanged.
       labels: [N] int32, or in the form of the clients' task.
-      offsets: [I + 1] int64; client i has the examples from offsets[i] to offsets[i + 1].
+      offsets: [I + 1] int64. Client i has the examples from offsets[i] to offsets[i + 1].
     """
 
     examples: np.ndarray

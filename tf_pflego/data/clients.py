@@ -24,7 +24,7 @@ LABEL_SPACES = ("local", "global")
 
 
 class Origin(NamedTuple):
-    """The origin of data, from which other processes load them instead of receiving them."""
+    """The origin of data. Other processes can load them there instead of receiving them."""
 
     load: Callable[[], ClientData]
     clients: np.ndarray  # [I] int64, which of the clients that `load` returns these are
@@ -35,7 +35,7 @@ class ClientData:
     """The data of a federation.
 
     Examples may be given in any dtype of numbers: uint8 stays, other floats become float32, bool
-    and other integers int32. Labels are of the task's form (see `core.tasks`); classes and
+    and other integers int32. Labels have the task's form (see `core.tasks`). Classes and
     `num_classes` may have any integer dtype.
 
     Attributes:
@@ -46,27 +46,27 @@ class ClientData:
       label_space: local (a label is a position among the client's own classes, 0 .. K_i - 1) or
         global (a label is a class). In other tasks, and with labels of the positions of
         sequences, it is global.
-      partition: The clients' examples as indices into the dataset; None if there is no dataset.
+      partition: The clients' examples as indices into the dataset, or None without a dataset.
       dataset: Name of the dataset.
       classes: For each client its global classes, ascending. The default is the partition's, or
         else 0 .. K_i - 1.
-      class_names: The names of the global classes, in their order; None for their numbers.
-      identities: [I] int64, a number per client that seeds its random draws. It stays with the
-        client when others join or leave, which changes its position. The default is 0 .. I - 1.
+      class_names: The names of the global classes, in their order, or None for their numbers.
+      identities: [I] int64, a number per client that seeds its random values. A client keeps it
+        when other clients join or leave, which changes its position. The default is 0 .. I - 1.
       all_examples: The number of training examples (with uniform weights, clients) of the
-        federation, if these clients are a part of it, as on one machine of several; None if they
+        federation, if these clients are a part of it, as on one machine of several. None if they
         are all.
-      origin: The origin from which another process can load the same data; None to send them.
+      origin: An origin for other processes that load the same data, or None to send them.
       client_groups: [I] bool by name: groups of clients with a separate accuracy, such as
         `permuted`. The default is the partition's.
-      class_mask: Whether a client predicts only among `classes`, in the global label space; in the
-        local one it has no other labels.
-      validation: Examples that are neither trained on nor part of the test, of the same dtype and
-        shape; None if there are none. See `with_validation`.
-      client_names: The clients' names, all different; None for their ids alone.
+      class_mask: Whether a client predicts only among `classes`, in the global label space. In the
+        local label space it has no other labels.
+      validation: Examples that are neither in the training nor in the test set, of the same dtype
+        and shape, or None. See `with_validation`.
+      client_names: The clients' names, all different, or None to use only their ids.
       task: The task: classification, multi_label, regression or counts.
       uniform_weights: Whether all clients weigh the same, alpha_i = 1 / I.
-      preprocessing: The preprocessing of a table's columns, which exported models apply; or None.
+      preprocessing: The preprocessing of a table's columns for exported models, or None.
       is_elsewhere: Whether only the clients themselves know their examples and classes.
 
     Raises:
@@ -194,7 +194,7 @@ class ClientData:
 
     @functools.cached_property
     def num_global_classes(self) -> int:
-        """C, the number of named classes; without names, one more than the largest class."""
+        """C, the number of named classes, or the largest class plus 1 without names."""
         if self.class_names is not None:
             return len(self.class_names)
         if self.label_space == "global":
@@ -203,7 +203,7 @@ class ClientData:
 
     @property
     def kind_of_labels(self) -> str:
-        """The label space in words, and the classes among which a client predicts."""
+        """The label space in words, and the classes for a client's predictions."""
         if self.task != CLASSIFICATION:
             return f"{texts.counted(self.train.labels.shape[1], 'label')} for {self.task}"
         if not self.has_classes:
@@ -229,7 +229,7 @@ class ClientData:
         return masked
 
     def class_names_of(self, client_id: int) -> tuple[str, ...]:
-        """Returns the names of the K_i classes that a client's labels 0 .. K_i - 1 stand for."""
+        """Returns the names of the K_i classes with a client's labels 0 .. K_i - 1."""
         client_id = values.whole("client_id", client_id, 0, self.num_clients - 1)
         classes = self.classes[client_id]
         if self.label_space == "global":
@@ -249,7 +249,7 @@ class ClientData:
 
     @property
     def whole_partition(self) -> Partition:
-        """`partition` or, without one, a partition of the clients' own rows.
+        """`partition` or, without a partition, a partition of the clients' own rows.
 
         Its indices point into the examples of all clients end to end, validation examples after the
         training examples.
@@ -268,7 +268,7 @@ class ClientData:
         return {name: members[client_ids] for name, members in self.client_groups.items()}
 
     def part(self, start: int, stop: int) -> ClientData:
-        """Returns the clients start .. stop - 1 as a federation of their own, numbered from 0.
+        """Returns the clients start .. stop - 1 as a separate federation, numbered from 0.
 
         Raises:
           ValueError: It would have no client, or one that does not exist.
@@ -280,7 +280,7 @@ class ClientData:
         return self._only(slice(start, stop), identities=None, **origin)
 
     def without(self, client_ids: Sequence[int]) -> ClientData:
-        """Returns the other clients in their order; they keep their identities."""
+        """Returns the remaining clients in their order, with their identities."""
         leaving = checks.client_ids(client_ids, self.num_clients)
         return self._only(np.setdiff1d(np.arange(self.num_clients), leaving))
 
@@ -319,10 +319,10 @@ class ClientData:
         return dataclasses.replace(self, **joining.fields_of_both(self, others))
 
     def with_validation(self, fraction: float, seed: int = 0) -> ClientData:
-        """Returns these clients with a part of their training examples held out for validation.
+        """Returns these clients with a validation part of their training examples.
 
-        `data.held_out` draws them. The test examples stay as they are. Call it on the whole
-        federation: the draw and the weights alpha_i depend on all its clients.
+        `data.held_out` selects them. The test examples do not change. Call it on the whole
+        federation: the selection and the weights alpha_i depend on all its clients.
 
         Args:
           fraction: The share of each client's training examples, in (0, 1).
@@ -354,7 +354,7 @@ class ClientData:
     def client_weights(self) -> np.ndarray:
         """[I] float32, alpha_i = N_i / sum_j N_j over all clients of the federation.
 
-        N_i counts training examples or, of sequences, positions with a label; uniform ones are 1.
+        N_i counts training examples or, for sequences, positions with a label. Uniform N_i are 1.
         """
         return (self._counts / (self.all_examples or self._counts.sum())).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Deals the examples of a dataset out to clients by a partition."""
+"""Assigns the examples of a dataset to clients by a partition."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,20 +24,20 @@ def federate(
     class_mask: bool = False,
     client_names: tuple[str, ...] | None = None,
 ) -> ClientData:
-    """Returns clients with the examples of a dataset, as a partition deals them out.
+    """Returns clients with the examples of a dataset, assigned by a partition.
 
     Args:
       dataset: The examples.
       partition: The partition of the examples over clients.
       label_space: local or global; see `ClientData`.
       load: A function that loads the same clients in another process, so they need not be sent.
-      class_mask: Whether a client predicts only among the classes that it holds; see `ClientData`.
-      client_names: The clients' names; None for their ids alone.
+      class_mask: Whether a client predicts only among its own classes; see `ClientData`.
+      client_names: The clients' names, or None to use only their ids.
 
     Raises:
-      TypeError: As `ClientData`; and indices that are no integers.
-      ValueError: As `ClientData`; and an index that the dataset does not have or that is dealt
-        twice, or an example of a class that its client does not hold, or a renaming that is no
+      TypeError: As in `ClientData`, and for indices that are not integers.
+      ValueError: As in `ClientData`, and for an index that the dataset does not have or that is
+        assigned twice, an example of a class that its client does not have, a renaming that is no
         permutation of the classes, or a shift of examples that are no images.
     """
     values.instance("dataset", dataset, Dataset, "Make one, or use `load`.")

@@ -1,4 +1,4 @@
-"""Clients whose examples are features from the frozen part of a body."""
+"""Clients with features from the frozen part of a body as examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FeatureData(ClientData):
     """`ClientData` of features.
 
     Attributes:
-      raw_test: The test examples before the frozen part, by which exported files are tested.
+      raw_test: The test examples before the frozen part, for the test of exported files.
     """
 
     raw_test: ClientSplit = None  # type: ignore[assignment]  # Fields before it have defaults.
@@ -27,7 +27,7 @@ class FeatureData(ClientData):
         return features.shard(client_ids, all_examples)
 
     def joined_by(self, others: ClientData) -> ClientData:
-        """Returns these clients and others; see `ClientData.joined_by`."""
+        """Returns these clients and further clients; see `ClientData.joined_by`."""
         both = super().joined_by(others)
         after = self.raw_test.followed_by(raw_test(others))
         return dataclasses.replace(both, raw_test=after)  # type: ignore[call-arg]

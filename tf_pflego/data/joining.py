@@ -25,7 +25,7 @@ def refuse_other_columns(first: Any, others: Any) -> None:
 def fields_of_both(first: Any, others: Any) -> dict[str, Any]:
     """Returns the fields of `ClientData` for the clients of one and, after them, of another.
 
-    Clients whose data are of different kinds are refused.
+    Clients with data of different kinds are an error.
     """
     both = (first, others)
     expected, got = (

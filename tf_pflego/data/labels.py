@@ -15,12 +15,12 @@ _MOST_LOST = 1e-3  # of the deviation of numbers, where they become float32
 
 
 def check_task(task: Any) -> str:
-    """Returns the name of a task; raises ValueError if there is none of this name."""
+    """Returns the name of a task; raises ValueError for an unknown name."""
     return values.one_of("task", task, TASKS)
 
 
 def checked(task: str, labels: Any, what: str, sequences: bool = False) -> np.ndarray:
-    """Returns labels as they are stored; of several outputs [N, K].
+    """Returns labels in their stored form, for several outputs [N, K].
 
     Labels [N] of a task that has outputs become [N, 1]. With `sequences`, labels of classification
     may be [N, T] too, -1 where a position has none. `what` names them in errors.
@@ -85,7 +85,7 @@ def _sequences(labels, what):
 
 
 def num_outputs(task: str, labels: np.ndarray) -> int:
-    """Returns K, the number of outputs of stored labels; for classes, of the classes that occur."""
+    """Returns K, the number of outputs of stored labels, or of the occurring classes."""
     if task != CLASSIFICATION:
         return labels.shape[1]
     return min(max(int(labels.max(initial=0)) + 1, 1), checks.LABEL_LIMIT)

@@ -63,7 +63,8 @@ class OpenData(NamedTuple):
 class MappedData:
     """The clients' data in files, which engine and evaluation share.
 
-    Arrays that are not in files are written to temporary ones, which end with their last process.
+    Arrays that are not in files are written to temporary files, which are removed with their last
+    process.
     """
 
     def __init__(self, clients: ClientData):
@@ -89,8 +90,8 @@ class MappedData:
     def open(self) -> OpenData:
         """Returns the rows of all splits, as operations of the graph being built.
 
-        They are views of the files, in the process that runs the graph. The files are mapped when
-        these operations run; a loop should open them once, outside.
+        They are views of the files, in the process that runs the graph. Running these operations
+        maps the files. A loop should open them once, outside.
         """
         if tf.executing_eagerly():
             # TensorFlow would keep the mapping for good, and return it for the next file that gets
@@ -107,6 +108,6 @@ class MappedData:
         return tf.nest.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), self._arrays)
 
     def close(self) -> None:
-        """Closes the files that were made here; existing mappings stay valid."""
+        """Closes the files that this object made. Existing mappings stay valid."""
         for file in self._made:
             file.close()

@@ -8,7 +8,7 @@ import tensorflow as tf
 def as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
     """Returns stored examples in the form that a model takes.
 
-    Only here uint8 becomes float32 in [0, 1]; float32 and int32 stay as they are.
+    This is the only conversion of uint8 to float32 in [0, 1]. float32 and int32 stay unchanged.
     """
     if examples.dtype == tf.uint8:
         # x / 255 in one pass over the memory.

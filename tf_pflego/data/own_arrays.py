@@ -44,25 +44,25 @@ def from_arrays(
         the same names in any order.
       label_space: local (a label becomes its position among the client's own classes, which are
         all of its training and test labels, ascending) or global (labels stay).
-      num_classes: C, the number of global classes; None for one more than the largest label. Only
+      num_classes: C, the number of global classes, or None for the largest label plus 1. It is only
         needed in the global label space, if the last class never occurs.
       name: Name of the dataset.
-      class_names: The names of the global classes, in the order of the labels; None for their
+      class_names: The names of the global classes, in the order of the labels, or None for their
         numbers.
       class_mask: Whether a client predicts only among its own classes, in the global label space.
-      client_names: The names of clients that are given as lists: different texts of one line and at
-        most 200 characters, in the order of the clients; None for their numbers.
-      task: The task: classification; multi_label, for labels [N_i, K] of 0 and 1;
-        regression, for numbers [N_i] or [N_i, K]; or counts, for whole numbers from 0 on. Labels of
-        classification may be [N_i, T] in the global label space, one for each position of a
-        sequence, -1 where there is none.
+      client_names: The names of clients in lists: different texts of one line and at most 200
+        characters, in the order of the clients, or None for their numbers.
+      task: The task: classification; multi_label, for labels [N_i, K] of 0 and 1; regression, for
+        numbers [N_i] or [N_i, K]; or counts, for whole numbers from 0 on. Labels of classification
+        may be [N_i, T] in the global label space, for the positions of a sequence, with -1 at
+        positions without a label.
 
     Raises:
       TypeError: A client has no pair of examples and labels, its labels are no integers, its
         examples no numbers, or its name no text.
-      ValueError: `train` and `test` have other clients, a client has no examples, `label_space`,
-        `num_classes` or `class_mask` has a value that it does not take, or a client's arrays do not
-        fit together or to the first client's; and as `ClientData`.
+      ValueError: `train` and `test` have different clients, a client has no examples,
+        `label_space`, `num_classes` or `class_mask` has an unsupported value, or a client's arrays
+        do not fit together or to the first client's. Also as in `ClientData`.
     """
     if isinstance(train, Mapping) or isinstance(test, Mapping):
         if client_names is not None:

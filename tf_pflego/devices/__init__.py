@@ -1,1 +1,1 @@
-"""A client on a machine of its own: what it was told to expect, its directory, and its answers."""
+"""A client on its own machine: its definition, its directory, and its answers."""

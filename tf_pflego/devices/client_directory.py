@@ -1,4 +1,4 @@
-"""The directory of a client on a machine of its own: all that it needs to go on after any end.
+"""The directory of a client on its own machine: everything for continuing after any end.
 
   definition.json    what the client was told to expect
   client.json        its name, and what was agreed to that it sends
@@ -9,7 +9,7 @@
   served.npz         what it was last tested with of the server's state, for an export without it
   socket, .lock      while it runs
 
-A file is whole or absent, and on the disk before the server is told of it.
+A file is whole or absent, and on the disk before the server learns of it.
 """
 
 import contextlib
@@ -40,18 +40,18 @@ _STATE = re.compile(r"state-([1-9][0-9]{0,17})\.npz")
 
 
 class JournalError(RuntimeError):
-    """A client's directory is not what it must be; the message says what to do."""
+    """A client's directory is invalid; the message contains the remedy."""
 
 
 class Journal:
-    """A client's directory; `locked` gives one that this process alone writes to."""
+    """A client's directory; `locked` returns a directory that only this process writes to."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(values.path("state_dir", path, may_be_empty=False)).expanduser()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Makes the directory, for this user alone, and keeps other processes out of it."""
+        """Makes the directory, only for this user, and locks it against other processes."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.path.stat().st_mode & 0o077:  # The examples will be there.
             raise JournalError(
@@ -81,14 +81,14 @@ class Journal:
         arrays: messages.Arrays,
         agreed_to: Sequence[str] = (),
     ) -> None:
-        """Notes who the client is and the lines that were agreed to, and copies its examples."""
+        """Stores the client's name and the lines that were agreed to, and copies its examples."""
         definition.save(self.path / _DEFINITION)
         with durable.batch() as files:
             files.npz(self.path / _EXAMPLES, arrays.items())
             files.json(self.path / CLIENT, {"name": name, "agreed_to": list(agreed_to)})
 
     def definition(self) -> Definition:
-        """Returns what the client was told to expect."""
+        """Returns the federation's definition."""
         return Definition.load(self.path / _DEFINITION)
 
     def keep_network(self, path: str | os.PathLike) -> None:
@@ -110,7 +110,7 @@ class Journal:
             return limited_files.json_object(self.path / CLIENT)["name"]
 
     def examples(self) -> messages.Arrays:
-        """Returns the arrays with which the client began."""
+        """Returns the arrays of the client's start."""
         return self._arrays(_EXAMPLES)
 
     def numbers(self) -> list[int]:
@@ -123,7 +123,7 @@ class Journal:
         return self._leaves(f"state-{number}.npz", "state", specs)
 
     def write(self, number: int, leaves: Sequence[Any], base: int, oldest: int) -> None:
-        """Brings a state that came out of the state `base` to the disk, and then removes old ones.
+        """Writes a state that follows the state `base` to the disk, and then removes old states.
 
         The newest of its earlier states up to `oldest` stays, and all with a number above:
         100 in all at most. That may be of a round that was taken back, but also of one that counts,
@@ -141,14 +141,14 @@ class Journal:
                 (self.path / f"state-{one}.npz").unlink()
 
     def _base_of(self, number):
-        """Returns which state another came out of; 0 if it is damaged, so that all others stay."""
+        """Returns the base of a state; 0 if it is damaged, which keeps all other states."""
         try:
             return int(self._arrays(f"state-{number}.npz")[_BASE])
         except (JournalError, KeyError, TypeError, ValueError):
             return 0
 
     def serve(self, leaves: Sequence[Any], number: int, round_number: int) -> None:
-        """Keeps what of the server's state the client was tested with, beside its own state."""
+        """Stores the server's state of the client's last test, beside the client's own state."""
         arrays = messages.numbered("served", leaves)
         arrays["numbers"] = np.array([number, round_number], np.int64)
         with durable.batch() as files:
@@ -175,7 +175,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _reading(self, name):
-        """Lets an error of any kind say which file it is of."""
+        """Adds the name of the file to an error of any kind."""
         try:
             yield
         except Exception as error:

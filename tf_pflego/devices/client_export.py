@@ -1,4 +1,4 @@
-"""A client's directory as a run of one client, from which its model is exported."""
+"""A client's directory as a run of one client, for the export of its model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tf_pflego.simulation.simulation import Simulation
 
 
 class StoredClient:
-    """The models of a client on a machine of its own, as verbs take them that export models.
+    """The models of a client on its own machine, in the form of the verbs that export models.
 
     Nothing in its directory is changed.
     """
@@ -39,7 +39,7 @@ class StoredClient:
         pass
 
     def simulation(self, engine: str = "in_process") -> Simulation:
-        """Returns a simulation of the client alone, as it was last tested; close it after use."""
+        """Returns a simulation of only this client, as last tested; close it after use."""
         most = int(self.clients.train.sizes[0])
         algorithm = self._definition.algorithm(most, self._journal.network)
         # Claims of privacy were for the rounds; none is run here.

@@ -1,4 +1,4 @@
-"""Answers whoever reaches a client's socket, one request after the other."""
+"""Answers requests on a client's socket, one after another."""
 
 import contextlib
 import pathlib
@@ -26,8 +26,8 @@ def serve(
 ) -> None:
     """Answers until `has_ended`, or `check` raises an exception.
 
-    All is computed in this thread. After each answer `on_answer` is told a line about it, and the
-    bytes that came and went.
+    This thread computes everything. After each answer `on_answer` gets a line about it, and the
+    bytes in both directions.
     """
     with _Links(path, resident.most_bytes) as links:
         while True:
@@ -81,7 +81,7 @@ class _Links:
                 threading.Thread(target=self._answer, args=[link], daemon=True).start()
 
     def _has_room(self):
-        """Returns whether there may be one link more, for which one that waits is closed."""
+        """Returns whether another link is possible, and closes a waiting link for it if needed."""
         with self._lock:
             if len(self._all) < _MOST_LINKS:
                 return True
@@ -109,7 +109,7 @@ class _Links:
             link.close()
 
     def _received(self, link):
-        """Returns a whole request; None if none comes."""
+        """Returns a whole request, or None."""
         try:
             return frames.receive(link, self._most_bytes)
         except LinkError as error:

@@ -1,8 +1,8 @@
-"""The definition of a federation, which every site is given before it takes part.
+"""The definition of a federation, which every site gets before it joins.
 
-The file is plain JSON and comes from another machine: it names no path and no code, and what it
-says is checked as the flags of a run are. A client answers for one definition alone, which it knows
-by its `identity`.
+The file is plain JSON from another machine: it contains no path and no code, and its values are
+checked like the flags of a run. A client answers requests of a single definition, with its
+`identity`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _MOST_STEPS = 10**6  # that a definition can have a client compute in a round
 
 
 class DefinitionError(ValueError):
-    """A file is no definition of a federation that this package can take part in."""
+    """A file is no definition of a federation that this package supports."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """The definition of a federation: plain values; a wrong one is a ValueError."""
+    """The definition of a federation: plain values. A wrong definition is a ValueError."""
 
     version: str  # of the package, the same everywhere
     dataset: str  # what the data are called
@@ -86,10 +86,10 @@ class Definition:
 
     @classmethod
     def of(cls, plan: Plan, names: Sequence[str] | None = None, name: str = "") -> Definition:
-        """Returns the definition of the federation that a run describes, with a name of its own.
+        """Returns the named definition of the federation that a run describes.
 
-        The plan's clients stand in for the real ones: of them only the shapes, the classes, the
-        preprocessing and the moments of quantities are told, and their names if there are none.
+        The plan's clients represent the real clients: the definition uses only their shapes,
+        classes, preprocessing and moments of quantities, and their names if there are none.
         """
         run_config, clients = plan.settings, plan.clients
         if clients is None:
@@ -129,7 +129,7 @@ class Definition:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Definition:
-        """Returns the definition that a file holds, or raises `DefinitionError`."""
+        """Returns the definition in a file, or raises `DefinitionError`."""
         place = pathlib.Path(values.path("definition", path, may_be_empty=False)).expanduser()
         try:
             content = limited_files.json_object(place)
@@ -153,7 +153,7 @@ class Definition:
 
     @functools.cached_property
     def identity(self) -> str:
-        """The digest of all that the definition says."""
+        """The digest of the whole definition."""
         canonical = json.dumps(self._content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -164,7 +164,7 @@ class Definition:
 
     @functools.cached_property
     def participation(self) -> Participation:
-        """How participants are drawn."""
+        """The sampling of participants."""
         return self.run_config.participation_of(len(self.clients))
 
     def refuse_other_network(self, network: str) -> None:
@@ -182,8 +182,8 @@ class Definition:
     def algorithm(self, most_examples: int = 0, network: str = "") -> Algorithm:
         """Returns the method, as a simulation with these settings builds it.
 
-        A client that has more training examples than were thought of says how many, so that their
-        activations fit its memory. `network` is the Keras file, if the definition wants one.
+        A client with more training examples than expected gives their number, for activations that
+        fit its memory. `network` is the Keras file, if the definition needs it.
         """
         self.refuse_other_network(network)
         facts = self.model_facts
@@ -213,7 +213,7 @@ class Definition:
     def server_clients(self, sizes: Sequence[int] | np.ndarray | None = None) -> ClientData:
         """Returns clients for the server, which have zeros without memory for examples.
 
-        `sizes` [I] are their training examples, as far as they tell them.
+        `sizes` [I] are their numbers of training examples, if the clients send them.
         """
         ones = np.ones(len(self.clients), np.int64)
         of_splits = {"train": ones if sizes is None else np.asarray(sizes), "test": ones}
@@ -244,8 +244,8 @@ class Definition:
         """Returns the data of one client, by its name, from the arrays of its file.
 
         These are train_examples, train_labels, test_examples and test_labels. Labels are numbers of
-        the federation's classes or their names; in other tasks they are what the task takes. Data
-        that are not as the definition says are a ValueError.
+        the federation's classes or their names, and in other tasks the task's labels. Data that do
+        not match the definition are a ValueError.
         """
         if name not in self.clients:
             raise ValueError(
@@ -280,9 +280,9 @@ class Definition:
         )
 
     def arrays_of_table(self, table: str, missing: str = "refuse") -> dict[str, np.ndarray]:
-        """Returns the arrays of a client from its rows, whose columns the definition names.
+        """Returns the arrays of a client from its rows, with the columns of the definition.
 
-        `missing` is "drop" to leave out rows that lack a value.
+        `missing` is "drop" to exclude rows with missing values.
         """
         if self.preprocessing is None or self.table is None:
             raise ValueError(
@@ -331,7 +331,7 @@ class Definition:
 def _refuse_odd_texts(content):
     """Refuses texts that a terminal would not show as they are, on one line each.
 
-    Only the categories of columns, which nobody is shown, may be any.
+    Only the categories of columns, which are never printed, may contain any text.
     """
     parts = list(content) if isinstance(content, Mapping | list | tuple) else []
     if isinstance(content, Mapping):

@@ -1,4 +1,4 @@
-"""Requests and replies over private Unix sockets, whatever carries them between machines.
+"""Requests and replies over private Unix sockets, with any carrier between machines.
 
 A frame is the length of its body, 8 bytes big-endian, and then the body. On a connection a request
 and its reply follow each other in turn. A carrier that gets no reply closes the connection.
@@ -28,7 +28,7 @@ class TooLongError(LinkError):
 
 
 def send(link: socket.socket, body: bytes) -> None:
-    """Sends a frame; a timeout of the socket, or an end of the link, is a `LinkError`."""
+    """Sends a frame. A timeout of the socket, or an end of the link, is a `LinkError`."""
     with _explaining():
         link.sendall(_LENGTH.pack(len(body)))
         link.sendall(body)
@@ -59,7 +59,7 @@ def ask(link: socket.socket, body: bytes, most_bytes: int = MOST_BYTES) -> bytes
 
 
 def has_more(link: socket.socket) -> bool:
-    """Returns whether something has come that nobody has asked for; the link then waits no more."""
+    """Returns whether unrequested bytes have arrived. The link then no longer waits."""
     link.setblocking(False)
     with contextlib.suppress(BlockingIOError), _explaining():
         return bool(link.recv(1, socket.MSG_PEEK))
@@ -67,7 +67,7 @@ def has_more(link: socket.socket) -> bool:
 
 
 def connected(path: pathlib.Path, timeout: float | None) -> socket.socket:
-    """Returns a link to who listens at a path, which may be longer than a socket's may be."""
+    """Returns a link to the listener at a path, which may be longer than a socket's limit."""
     link = socket.socket(socket.AF_UNIX)
     link.settimeout(timeout)
     try:
@@ -80,10 +80,10 @@ def connected(path: pathlib.Path, timeout: float | None) -> socket.socket:
 
 
 def listening(path: pathlib.Path) -> socket.socket:
-    """Returns a socket that listens at a path, in the place of one that nobody listens at.
+    """Returns a socket that listens at a path, and replaces a socket without a listener.
 
-    Its directory must be this user's alone, since whoever reaches a socket is answered. The socket
-    gets its name once it listens, so that whoever finds it there is never refused.
+    Only this user may access its directory, since every connection is answered. The socket gets its
+    name once it listens, and connections by name are never refused.
     """
     refuse_shared(path.parent)
     if path.exists() and not path.is_socket():
@@ -105,7 +105,7 @@ def listening(path: pathlib.Path) -> socket.socket:
 
 
 def refuse_shared(directory: pathlib.Path) -> None:
-    """Raises PermissionError unless a directory is this user's alone, as one of sockets must be."""
+    """Raises PermissionError unless only this user can access a directory of sockets."""
     status = directory.stat()
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid() or mode & 0o077:

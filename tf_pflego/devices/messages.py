@@ -1,4 +1,4 @@
-"""Messages as bytes: facts in JSON and arrays of numbers; nothing in them can be executed.
+"""Messages as bytes: facts in JSON and arrays of numbers, without executable content.
 
 4 bytes   the length of the header, big-endian
 header    a JSON object in UTF-8; its `arrays` are [[name, dtype, shape], ...]
@@ -38,18 +38,18 @@ class Request(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The answers of clients, by number, and why others are left out."""
+    """The answers of clients, by number, and the reasons for excluding other clients."""
 
     replies: dict[int, Any]
     left_out: dict[int, str]
 
 
 class MessageError(ValueError):
-    """Bytes are no message, or not the message that was expected; it says why in one line."""
+    """Bytes are no message, or not the expected message; the text gives the reason in one line."""
 
 
 def packed(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Returns a message; the same facts and arrays give the same bytes."""
+    """Returns a message. The same facts and arrays give the same bytes."""
     listed = {name: np.asarray(array) for name, array in arrays.items()}
     about = [[name, array.dtype.name, list(array.shape)] for name, array in listed.items()]
     header = json.dumps({**facts, "arrays": about}, sort_keys=True).encode()
@@ -99,7 +99,7 @@ def numbered(name: str, leaves: Sequence[Any]) -> Arrays:
 
 
 def leaves(arrays: Mapping[str, np.ndarray], name: str, specs: Sequence[Any]) -> list[np.ndarray]:
-    """Returns the arrays `NAME/0` and so on, which must be as many as the specs, and be like them.
+    """Returns the arrays `NAME/0` and so on, which must match the specs in number and form.
 
     A size of a spec's shape may be None, for any. Numbers may be infinite or NaN.
     """
@@ -128,11 +128,11 @@ def leaves(arrays: Mapping[str, np.ndarray], name: str, specs: Sequence[Any]) ->
 
 
 def digest(array: np.ndarray) -> str:
-    """Returns a text by which an array is known that has been sent before."""
+    """Returns a text that identifies an array that has been sent before."""
     about = f"{array.dtype.name} {array.shape} ".encode()
     return hashlib.sha256(about + array.tobytes()).hexdigest()[:32]
 
 
 def answer_to(request: bytes) -> str:
-    """Returns what an answer has as `to`, by which it belongs to a request."""
+    """Returns the value of `to` in an answer, which links it to a request."""
     return hashlib.sha256(request).hexdigest()[:32]

@@ -20,7 +20,7 @@ _MOST_NAMED = 4
 
 
 def promised(resident: Resident, definition: Definition) -> list[str]:
-    """Returns lines that say what the client will send, and what the server learns from it."""
+    """Returns lines on the data that the client will send, and their information for the server."""
     settings = definition.run_config
     method = f"{resident.algorithm.name} (definition {definition.identity[:12]})"
     lines = [f"{resident.name} takes part in {definition.dataset} by {method}."]
@@ -58,7 +58,7 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
 
 
 def _of_noise(resident, definition):
-    """Returns lines on what is claimed of a private federation, and who is trusted in it."""
+    """Returns lines on the claim of a private federation and its trusted parties."""
     settings = definition.run_config
     if not aggregation_settings.is_private(settings):
         return []
@@ -109,7 +109,7 @@ def tried(resident: Resident) -> list[str]:
 
 
 def _shapes(parts, body, size=None):
-    """Returns the size of what is sent, and which leaves there are, by their names."""
+    """Returns the size of a message, and its leaves by their names."""
     size = num_bytes(tuple(parts.values())) if size is None else size
     said = []
     for how, nest in parts.items():

@@ -1,7 +1,7 @@
-"""A client that stays: it holds its examples and traced functions, and answers a server's requests.
+"""A resident client: it stores its examples and traced functions, and answers requests.
 
-A request is bytes, and so is the reply (see `devices.messages`). A request that is not exactly as
-the definition leads to expect is refused in one line, and changes nothing.
+A request is bytes, and so is the reply (see `devices.messages`). A request that does not match the
+definition is rejected in one line, and changes nothing.
 """
 
 import dataclasses
@@ -30,20 +30,20 @@ _MOST_SHOWN = 300
 
 
 class _MissingError(Exception):
-    """Leaves that a request names are no more here; the arguments are their digests."""
+    """Leaves in a request are no longer here; the arguments are their digests."""
 
 
 class Resident:
-    """One client of a federation, which answers requests one after the other.
+    """One client of a federation, which answers requests in turn.
 
     Attributes:
       name: The client's name.
       algorithm: The method.
-      engine: That of this client alone.
+      engine: The engine of only this client.
       first: The server's state before the first round.
       exchanges: The specs of the messages to the client in each exchange.
       most_bytes: The size of the largest request that it can be asked.
-      has_ended: Whether the server has said that the federation has ended.
+      has_ended: Whether the server has ended the federation.
     """
 
     def __init__(self, definition: Definition, clients: ClientData, journal: Journal):
@@ -75,11 +75,11 @@ class Resident:
         self._num_requests = 0
 
     def close(self) -> None:
-        """Frees what the engine holds."""
+        """Frees the engine's resources."""
         self.engine.close()
 
     def answer(self, request: bytes) -> tuple[bytes, str]:
-        """Returns the reply to a request, and a line about it; nothing that comes is an error."""
+        """Returns the reply to a request, and a line about it. No request raises an error."""
         self._num_requests += 1
         try:
             facts, arrays = messages.unpacked(request)
@@ -171,7 +171,8 @@ class Resident:
     def _taken(self, facts, arrays, number, wanted):
         """Returns the leaves of a request by the names of their nests, each like its spec.
 
-        The client then has the state of a number; without one, its first state needs leaves too.
+        The client then has the state of a number. Without a state, its first state needs leaves
+        too.
         """
         if not number:
             wanted = wanted | {"start": self._specs["start"]}
@@ -247,7 +248,7 @@ class Resident:
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """The specs of what a client is sent in an exchange."""
+    """The specs of a client's messages in an exchange."""
 
     exchange: Exchange
     message: Structure  # to all
@@ -274,20 +275,20 @@ class Sent:
 
 
 def _round():
-    """Returns the spec of what is known of a round."""
+    """Returns the spec of the facts about a round."""
     number, rate = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float32)
     return Round(number, tf.TensorSpec([2], tf.int32), rate, number, rate)
 
 
 def _any_rows(server_state):
-    """Returns the spec of a server's state, whose rows of a last cohort are none in the first."""
+    """Returns the spec of a server's state with any number of rows for a last cohort."""
     return tf.nest.map_structure(
         lambda leaf: tf.TensorSpec([size or None for size in leaf.shape], leaf.dtype), server_state
     )
 
 
 def _counted(sums):
-    """Returns the sums [m] of this client alone, as arrays `NAME/SPLIT/STATISTIC`."""
+    """Returns the sums [m] of only this client, as arrays `NAME/SPLIT/STATISTIC`."""
     return {
         f"{name}/{split}/{statistic}": one[0]
         for name, splits in sums.items()

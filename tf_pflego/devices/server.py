@@ -1,4 +1,4 @@
-"""A server whose clients are programs on other machines: the rounds of a simulation, in earnest."""
+"""A server with clients that are programs on other machines: a simulation's rounds for real."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tf_pflego.system import log
 
 
 def define(plan: Plan, name: str = "") -> Definition:
-    """Returns what the server and all clients of a federation have to agree on.
+    """Returns the definition that the server and all clients of a federation share.
 
     Args:
-      plan: The run; its `client_names` are the clients. Its own clients, if it has some, stand in
-        for the real ones, or else those that it has in a simulation. Only their shapes, classes and
-        preprocessing of tables are used.
-      name: The name of the federation; empty for the data's.
+      plan: The run; its `client_names` are the clients. Its own clients, if any, represent the real
+        clients, or else the clients of its simulation. Only their shapes, classes and preprocessing
+        of tables are used.
+      name: The name of the federation; empty for the name of the data.
     """
     names = device_settings.names_of(plan.settings)
     if plan.clients is None:
@@ -45,16 +45,16 @@ def serve(
 ) -> dict[str, Any]:
     """Trains with clients on other machines, as `run` does with simulated ones.
 
-    It waits until every client has introduced itself, unless the run goes on. After the last round
-    the clients are told that it has ended, and stop.
+    It waits until every client has introduced itself, unless the run continues. After the last
+    round it ends the clients.
 
     Args:
       run_config: The run, with `engine="devices"`.
       on_clients: As in `run`.
-      between_steps: As in `run`; it is also called while the server waits.
+      between_steps: As in `run`. It is also called while the server waits.
       callbacks: As in `run`.
-      definition: The definition that the clients have; None for the one of `define`.
-      **hyper_parameters: The method's; those left out keep their defaults.
+      definition: The clients' definition; None for the result of `define`.
+      **hyper_parameters: The method's; the rest keep their defaults.
 
     Returns:
       The summary; see `run`.
@@ -70,7 +70,7 @@ def train(
     between_steps: Callable[[], None] = lambda: None,
     on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
 ) -> dict[str, Any]:
-    """Trains as it was planned with clients that have the definition; see `serve`."""
+    """Trains the plan with clients that have the definition; see `serve`."""
     settings = plan.settings
     options = DeviceOptions(
         settings.sockets,

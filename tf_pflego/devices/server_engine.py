@@ -1,17 +1,17 @@
-"""The engine whose clients are programs on other machines, each with its own data and state.
+"""The engine for clients that are programs on other machines, each with its data and state.
 
-An exchange is a request to each participant, which computes what it would compute in a simulation
-and answers when its new state is on its own disk. The server knows of a state its number alone:
+An exchange is a request to each participant. It computes the same as in a simulation and answers
+when its new state is on its own disk. The server knows only the number of a state:
 
   (round - 1) E + position + 1   of a state that an exchange has made, of E exchanges in a round
   0                              of a client that has none yet
 
-A request names the state to start from. So a round that came to nothing, or that a server forgot
-which was killed, is undone without a message: nobody asks for its states again.
+A request names the state to start from. A round without a result, or a round that a killed server
+forgot, is therefore undone without a message: no request uses its states again.
 
-A client that does not answer in time, or answers something else than it was asked, is left out of
-the round, which is run again without it: see `simulation.rounds`. An answer counts as long as its
-question stays the same, so that clients are asked again only for what has changed.
+A client without a timely or correct answer is excluded from the round, which is run again without
+it: see `simulation.rounds`. An answer is valid as long as its request stays the same, and clients
+get new requests only for changes.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class DevicesEngine:
         self.states.commit()
 
     def close(self) -> None:
-        """The links stay open: whoever has opened them closes them."""
+        """The links stay open. The code that opened them closes them."""
 
     def _about_client(self, seed):
         examples = self.place.options.counts_examples and self.place.examples
@@ -173,7 +173,7 @@ class DevicesEngine:
         return Answers(known | answers.replies, answers.left_out)
 
     def _at_most(self, asked, known):
-        """Returns how many more answers end an exchange if more clients were drawn than needed."""
+        """Returns how many more answers end an exchange with spare clients."""
         wanted = self.place.options.clients_per_round
         return max(0, wanted - known) if asked > wanted else 0
 
@@ -217,11 +217,11 @@ class DevicesEngine:
         return Outcome(total, single, finite, sums, absent)
 
     def _without_the_longest(self, answers, exchange, server_state):
-        """Returns answers without those whose uploads would decide alone what the server learns.
+        """Returns answers without uploads that would dominate the server's result.
 
-        They are those that no client can send, where that is known, and those that are longer than
-        a multiple of the median of three or more, which is the lesser one of two in the middle, and
-        are so also for each of the client's examples: what is averaged grows with their number.
+        These are uploads that no client can send, if a limit is known, and uploads longer than a
+        multiple of the median of three or more (the lesser of two in the middle), in total and per
+        example of the client: averaged values grow with the number of examples.
         """
         position, fits = self.algorithm.exchanges.index(exchange), self.algorithm.release.fits
         specs, _ = self._uploads[position]
@@ -266,7 +266,7 @@ class DevicesEngine:
         return self._sizes[train]
 
     def _say_who_is_left_out(self, answers, how):
-        """Says it once of a client, until it answers again, which is said too."""
+        """Logs it once per client, until the client answers again, which is logged too."""
         for client in answers.replies:
             if any([self._said.pop((client, what), "") for what in (how, _AWAY)]):
                 log.warning(f"{self._names[client]} is back")
@@ -279,7 +279,7 @@ class DevicesEngine:
 
 
 class _NumberedStates(WrittenStates):
-    """Which of its states each client is at; the states themselves are with the clients."""
+    """The number of each client's current state. The states themselves are at the clients."""
 
     def __init__(self, algorithm, server_state, num_clients):
         super().__init__(algorithm, server_state, num_clients)
@@ -347,8 +347,8 @@ def _sizes(model, task: Task, splits):
 def _statistics(task: Task, sizes, arrays, prefix, counted, most):
     """Returns the sums of statistics in a nest of their sizes, from the arrays of an answer.
 
-    `counted` has for each split how many examples the client had before, which stay and are at most
-    `most`; a split that is new is added.
+    `counted` has for each split the client's earlier numbers of examples, which must not change and
+    are at most `most`. A new split is added.
     """
 
     def of(path, nest):

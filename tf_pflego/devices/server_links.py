@@ -1,9 +1,9 @@
 """The server's links to clients on other machines, as sockets in a directory.
 
 A client is a socket NODE.socket there. The listener is the client's program on this machine, or a
-carrier that passes requests on to it. A node that is new is asked who it is. The first node that
-introduces itself by the name of a client is this client from then on, which names.json beside the
-sockets remembers; a carrier lets nobody else be that node.
+carrier that passes requests on to it. A new node is asked for its client's name. The first node
+with the name of a client is this client from then on, which names.json in the same directory
+records. A carrier allows no other program to be that node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SMALLEST_KEPT_BYTES = 1024  # of an array that a client keeps for later request
 
 @dataclasses.dataclass(frozen=True)
 class DeviceOptions:
-    """Where clients on other machines are reached, and how long a round waits for them."""
+    """The location of clients on other machines, and the time that a round waits for them."""
 
     sockets: str  # the directory
     names: tuple[str, ...]  # of the clients, in the order of their numbers
@@ -53,7 +53,7 @@ _INTRODUCE, _END = Request({"ask": "introduce"}, {}), Request({"ask": "end"}, {}
 
 
 class RefusedError(messages.MessageError):
-    """A client has refused a request; the message is what it says."""
+    """A client has rejected a request; the message is the client's."""
 
 
 class Links:
@@ -101,13 +101,13 @@ class Links:
 
     @property
     def examples(self) -> list[int] | None:
-        """[I] how many training examples each client has told; None if they tell no number."""
+        """[I] the reported numbers of training examples; None for clients that send no number."""
         if not self.options.counts_examples:
             return None
         return [self._known[name]["examples"] for name in self.options.names]
 
     def wait_for(self, number_of_clients: int, known: bool = False) -> None:
-        """Returns when so many clients are here or, if `known`, have introduced themselves once."""
+        """Returns when so many clients are here or, if `known`, have introduced themselves."""
         said = 0.0
         while len(self._known if known else self.here) < number_of_clients:
             if time.monotonic() - said > _SAY_EVERY_SECONDS:
@@ -132,12 +132,11 @@ class Links:
     ) -> Answers:
         """Asks clients side by side, and returns what `checked` makes of their answers.
 
-        After the deadline the others are not waited for, as soon as `at_least` have answered; nor
-        are they when `at_most` have, if that is not 0. A client that let a deadline pass before has
-        only a few seconds to say that it is there, after which it has the whole deadline again. A
-        client that answers otherwise than `checked` expects, which is a `MessageError`, or with
-        more than `most_bytes`, is left out at once. With `only_here`, so is one that cannot be
-        reached.
+        After the deadline it waits for no further clients, as soon as `at_least` have answered, and
+        never after `at_most` answers, if that is not 0. A client that missed an earlier deadline
+        has only a few seconds to show that it is back, and then the whole deadline again. A client
+        is excluded at once if its answer fails `checked`, which raises `MessageError`, or exceeds
+        `most_bytes`, and with `only_here` if it cannot be reached.
         """
         answers = Answers({}, {})
         if only_here:
@@ -183,7 +182,7 @@ class Links:
         return answers
 
     def tell_the_end(self) -> None:
-        """Tells those clients that can be reached that there will be no more requests."""
+        """Informs the reachable clients that there will be no more requests."""
         for name in self.options.names:
             with contextlib.suppress(KeyError, OSError, messages.MessageError):
                 path, limits = self._path(self._known[name]["node"]), (_INTRODUCED_BYTES, None)
@@ -223,7 +222,7 @@ class Links:
                     raise messages.MessageError(messages.UNREACHABLE) from None
 
     def _asked(self, path, request, over, most_bytes, number=None, seconds=None):
-        """Returns facts and arrays of an answer; if arrays are missing there, it asks again."""
+        """Returns facts and arrays of an answer. If arrays are missing there, it asks again."""
         kept = self._kept.get(number, set())
         for _ in range(2):
             body, digests = _packed(request, self.options.definition, kept)
@@ -247,7 +246,7 @@ class Links:
         raise messages.MessageError("it has arrays missing that it was sent")
 
     def _introduce_all(self):
-        """Asks new nodes who they are, until the links are closed."""
+        """Asks new nodes for their clients, until the links are closed."""
         with concurrent.futures.ThreadPoolExecutor(_MOST_NODES) as pool:
             asked: dict[str, Any] = {}
             while not self._introducing.wait(4 * _PAUSE_SECONDS):
@@ -300,7 +299,7 @@ class Links:
 
 
 class _Watched:
-    """Links that answers are waited for on, until nobody needs them any more."""
+    """Links that are watched for answers until they are no longer needed."""
 
     def __init__(self):
         self._over = threading.Event()
@@ -308,11 +307,11 @@ class _Watched:
         self._links: set[socket.socket] = set()
 
     def wait(self, seconds: float) -> bool:
-        """Returns whether it is over, after so many seconds at most."""
+        """Returns whether it is over, after at most this number of seconds."""
         return self._over.wait(seconds)
 
     def end(self) -> None:
-        """Breaks all links, so that nobody waits on them."""
+        """Breaks all links, which ends all waiting for them."""
         self._over.set()
         with self._lock:
             for link in self._links:
@@ -321,7 +320,7 @@ class _Watched:
 
     @contextlib.contextmanager
     def link(self, path: pathlib.Path, seconds: float | None) -> Iterator[socket.socket]:
-        """Gives a link to who listens at a path, which may be silent for so many seconds."""
+        """Returns a link to the listener at a path, with a limit in seconds on its silence."""
         with frames.connected(path, _CONNECT_SECONDS) as link:
             link.settimeout(seconds)
             with self._lock:
@@ -349,5 +348,5 @@ def _packed(request, definition, kept):
 
 
 def _in_one_line(text):
-    """Returns what a client says as text that a terminal shows safely."""
+    """Returns a client's message as text that a terminal shows safely."""
     return "".join(one if one.isprintable() else "?" for one in str(text))[:200]

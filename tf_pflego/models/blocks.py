@@ -1,4 +1,4 @@
-"""Passes of many examples in blocks, for clients whose activations do not fit the memory."""
+"""Passes of many examples in blocks, for clients with activations larger than the memory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def total(
 ) -> tf.Tensor:
     """Returns the sum of part(first, last, weights) over blocks of at most `block` examples.
 
-    Each block's gradient is computed with its value, so nothing is computed twice. If only one of
+    Each block's gradient is computed with its value, without a second computation. If only one of
     the two is read, only that one is computed: TensorFlow drops unused results of a loop.
     """
     num_blocks = (count + block - 1) // block

@@ -15,12 +15,12 @@ _whole: weakref.WeakKeyDictionary[SplitModel, SplitModel] = weakref.WeakKeyDicti
 
 
 def divided(model: SplitModel) -> SplitModel:
-    """Returns the model of the trained part of a body, whose `frozen` makes its examples.
+    """Returns the model of the trained part of a body. Its `frozen` makes the examples.
 
-    It is the same model if the body has no frozen part worth taking off; see `frozen.end_of`.
+    It is the same model if the body has no useful frozen part; see `frozen.end_of`.
 
     Raises:
-      ValueError: Dropout draws masks in the frozen part.
+      ValueError: Dropout samples masks in the frozen part.
     """
     if model not in _divided:
         part = _part(model)

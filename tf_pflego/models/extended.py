@@ -1,8 +1,8 @@
 """Models of methods that train more than a body and linear heads: parts between the two.
 
-The method serves a `SplitModel` whose body is its model's body with the part after it. So clients
-still predict with a body and a linear head, which are tested and exported, and learn on, like all
-others. Differences between clients are among the part's weights.
+The method serves a `SplitModel` with a body that consists of its model's body and the part. Clients
+still predict with a body and a linear head, which are tested, exported and trained on-device like
+all others. Differences between clients are among the part's weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EPSILON = 1e-5  # of layer normalisation
 
 
 def extended(model: SplitModel, part: tf.keras.Model) -> SplitModel:
-    """Returns a model whose body goes on with a part, on whose output its heads sit.
+    """Returns a model with a part after the body; heads take the part's output.
 
     Its theta is the theta of the model's body, and then the weights of the part.
 

@@ -1,7 +1,7 @@
 """Networks in Keras files, which may come from others: no code in them runs, no other file is read.
 
-Keras' safe mode alone does not hold this: Keras 2.14 reads weights by pickle, and HDF5 and layers
-can name files of this machine.
+Keras' safe mode is not sufficient: Keras 2.14 reads weights by pickle, and HDF5 and layers can name
+files of this machine.
 """
 
 import io
@@ -41,7 +41,7 @@ _MORE_WEIGHTS = 10_000  # than the file has, such as the states of seeds
 
 
 def load(content: bytes) -> "tf.keras.Model":
-    """Returns the network that a Keras file's bytes hold.
+    """Returns the network in a Keras file's bytes.
 
     Raises:
       ValueError: The archive has other members than a configuration and weights, or the
@@ -77,7 +77,7 @@ def load(content: bytes) -> "tf.keras.Model":
 
 
 def _weights(content):
-    """Returns the number of weights in an HDF5 file, all of which must be in it."""
+    """Returns the number of weights in an HDF5 file, which must contain all of them."""
     with h5py.File(io.BytesIO(content), "r") as file:
         links: dict[str, Any] = {}
         objects: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def _weights(content):
 
 
 def _check(value: Any) -> None:
-    """Refuses what a configuration must not name, at any depth."""
+    """Rejects forbidden names in a configuration, at any depth."""
     if isinstance(value, dict):
         if "class_name" in value:
             _check_class(value)

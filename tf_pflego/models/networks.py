@@ -1,8 +1,8 @@
 """The bodies of the networks of the papers, and bodies in files of Keras.
 
 Sources: PFLEGO, Tables 4 (kernels) and 5 (feature sizes), for `mlp`, `cifar_cnn` and
-`omniglot_cnn`; McMahan et al., "Communication-Efficient Learning of Deep Networks from
-Decentralized Data", section 3, for `cnn_fedavg`; He et al., "Deep Residual Learning for Image
+`omniglot_cnn`. McMahan et al., "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", section 3, for `cnn_fedavg`. He et al., "Deep Residual Learning for Image
 Recognition", section 4.2 with n = 1, for `resnet8`.
 """
 
@@ -112,7 +112,7 @@ _read: dict[str, bytes] = {}
 
 
 def is_file(name: str) -> bool:
-    """Returns whether a network is a file of the user's, and none of `NETWORKS`."""
+    """Returns whether a network is a user's file and not one of `NETWORKS`."""
     return name.endswith(".keras")
 
 
@@ -140,9 +140,9 @@ def content_of_file(name: str) -> bytes:
 
 
 def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
-    """Returns the body `name`, a key of `NETWORKS` or a Keras file; examples must fit it.
+    """Returns the body `name`, a key of `NETWORKS` or a Keras file. Examples must fit it.
 
-    A file is loaded without code that it may hold, and once from the bytes of its `digest`.
+    A file is loaded without code, from the bytes of its `digest`, which are read once.
     """
     if is_file(name):
         return _loaded(name)
@@ -179,7 +179,7 @@ def _loaded(name):
 
 
 def _network(name, example_shape, seed, layers):
-    """Returns a network of layers, of which those with weights wait for their initialisers."""
+    """Returns a network of layers. Layers with weights wait for their initialisers."""
     execution.refuse_others("a network must be built")
     shape, seed = values.shape("example_shape", example_shape), values.seed(seed)
     network, number = [tf.keras.Input(shape)], 0

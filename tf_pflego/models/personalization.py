@@ -1,4 +1,4 @@
-"""The rules for `Served.personalize`, by which a client's model learns on where it serves.
+"""The rules for `Served.personalize`, the on-device training of a client's model.
 
 Each step takes all given examples. Examples in mini-batches are given batch by batch, for one step
 each.
@@ -24,11 +24,11 @@ LearnOn: TypeAlias = "Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]
 
 
 def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
-    """Returns a function by which body and head learn on, from all examples of a client.
+    """Returns a function for on-device training of body and head, from all examples of a client.
 
-    The rule is the head's, over features that are computed once. Without one, gradient steps
-    move the whole network; they have no automatic learning rate: with a rate of 0 nothing moves.
-    Without a seed the body is in inference, as it is served.
+    The rule is the head's, over features that are computed once. Without a rule, gradient steps
+    move the whole network. They have no automatic learning rate: with a rate of 0 nothing moves.
+    Without a seed the body is in inference mode.
     """
 
     def network_steps(weights, client, steps, learning_rate):
@@ -53,7 +53,7 @@ def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
 
 @dataclasses.dataclass(frozen=True)
 class HeadTraining(settings.HyperParameters):
-    """Hyper-parameters of methods whose clients train their heads by a solver of choice."""
+    """Hyper-parameters of methods with a choice of solvers for the clients' heads."""
 
     local_steps: int = settings.local_steps(read_with={"head_solver": STEPWISE})
     client_learning_rate: float | str = settings.client_learning_rate(
@@ -80,14 +80,14 @@ class HeadTraining(settings.HyperParameters):
     def train_head(
         self, objective: HeadObjective, head: tf.Tensor, steps: int, largest_rate: tf.Tensor
     ) -> tf.Tensor:
-        """Returns the head after some steps; an automatic rate is at most `largest_rate`."""
+        """Returns the head after some steps. An automatic rate is at most `largest_rate`."""
         rate = self.client_learning_rate
         if rate == "auto":
             rate = automatic_rate(objective, head, self.head_solver, largest_rate)
         return solve(objective, head, steps, self.head_solver, rate)
 
     def head_rule(self, model: SplitModel) -> Rule:
-        """Returns the rule by which a client's head learns on where it serves: the same solver.
+        """Returns the rule for on-device training of a client's head: the same solver.
 
         If the run solves linear equations, which no TFLite file can, it takes Newton's steps.
         """
@@ -108,10 +108,10 @@ def head_rule(
     adam_rate: float | str = 0.0,
     penalty: float = 0.0,
 ) -> Rule:
-    """Returns the rule for methods whose clients train heads over a fixed body.
+    """Returns the rule for methods that train heads over a fixed body.
 
     The loss does not rise; see `models.heads.solvers`. The automatic learning rate is one over the
-    curvature of the loss at the head; with Adam, which has none, it is `adam_rate`.
+    curvature of the loss at the head, and `adam_rate` with Adam, which has no such rate.
     """
 
     def personalize(head, client, steps, learning_rate):

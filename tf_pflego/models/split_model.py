@@ -29,23 +29,23 @@ _BLOCK_BYTES = 2**26
 
 
 class SplitModel:
-    """A body phi(x; theta) with M features, to which a linear head [K, M + 1] is attached.
+    """A body phi(x; theta) with M features and a linear head [K, M + 1].
 
     Args:
-      body: A built Keras model from one batch of examples, [n, *example_shape] floats or integers,
-        to features, [n, M] float32, or [n, T, M] for the T positions of sequences. Its current
-        weights are theta_0; weights that are not trainable are constants. In training, dropout
-        draws masks from the client's seed, and batch normalisation uses the batch's statistics. Any
-        other difference between training and inference is refused, and so are the body's own losses
-        and constraints: methods take means and differences of clients' weights.
+      body: A built Keras model from a batch of examples, [n, *example_shape] floats or integers, to
+        features, [n, M] float32, or [n, T, M] for the T positions of sequences. Its current weights
+        are theta_0, and weights that are not trainable are constants. In training, dropout samples
+        masks from the client's seed, and batch normalisation uses the batch's statistics. Any
+        further difference between training and inference is an error, and so are the body's own
+        losses and constraints: methods take means and differences of clients' weights.
       num_outputs: K, rows of a head: the largest number of classes of any client, or of labels,
         quantities or counts of an example.
       seed: Seed of the first weights of a shared classifier.
-      example_shape: Shape of one example; needed for a subclassed body, which does not know it.
-      num_global_classes: C, the number of global classes that rows of heads stand for; None for K.
+      example_shape: Shape of an example, only for a subclassed body, which does not know it.
+      num_global_classes: C, the number of global classes for the rows of heads; None for K.
       task: The task of the heads: classification, multi_label, regression, counts or a `Task`.
-      statistics: The statistics of a test, the shown one first; by default the task's, and for
-        positions of sequences accuracy and perplexity.
+      statistics: The statistics of a test, with the shown statistic first; by default the task's,
+        and for positions of sequences accuracy and perplexity.
 
     Attributes:
       num_classes: K, of any task.
@@ -56,12 +56,12 @@ class SplitModel:
       initial_theta: Their values, a list of float32 arrays.
       num_features: M.
       positions: (T,) if heads predict for each of T positions of a sequence; else ().
-      seed: Seed of all draws for the model besides theta_0.
+      seed: Seed of all random values for the model except theta_0.
       example_shape: Shape of one example.
       example_dtype: tf.int32 for a body that takes integers, such as tokens, else tf.float32.
       activation_bytes_per_example: Bytes of all that the body computes from one example, more than
         its gradient needs.
-      frozen: The frozen part taken off the body, a `Frozen`; or None. See `divided`.
+      frozen: The frozen part of the original body, a `Frozen`, or None. See `divided`.
 
     Raises:
       TypeError: The body is not a Keras model.
@@ -128,8 +128,8 @@ class SplitModel:
     def within(self, gigabytes: float, num_examples: int, num_clients: int) -> SplitModel:
         """Returns the model, in blocks if the activations of all clients at once would not fit.
 
-        There are that many `gigabytes` for them, and at most so many examples of a client and
-        participants, of whom as many as there are cores run at once.
+        There are this many `gigabytes` for them. The arguments bound the examples of a client and
+        the participants, which run in parallel on the cores.
         """
         at_once = min(os.cpu_count() or 1, num_clients) * int(num_examples)
         if at_once * self.activation_bytes_per_example <= gigabytes * 2**30:
@@ -146,7 +146,7 @@ class SplitModel:
         return bytes_per_example(self._body.saved_specs)
 
     def in_blocks(self, block_bytes: int = _BLOCK_BYTES, keep: bool = False) -> SplitModel:
-        """Returns the same model for clients whose activations do not fit the memory.
+        """Returns the same model for clients with activations larger than the memory.
 
         Examples pass through the body in blocks of `block_bytes` of activations, unless the body is
         live: the statistics of a batch are over all its examples. `loss` and its gradient take no
@@ -196,13 +196,13 @@ class SplitModel:
         return weights._replace(theta=[*weights.theta, *statistics])
 
     def without_statistics(self, weights: Weights) -> Weights:
-        """Returns weights for training, in which a batch has statistics of its own."""
+        """Returns weights for training, where each batch has its own statistics."""
         return weights._replace(theta=weights.theta[: len(self.is_normalizing)])
 
     def with_statistics(self, weights: Structure, client: Client) -> Structure:
         """Returns weights with statistics, of the client's examples if they have none yet.
 
-        So clients adapt the served weights to their examples; see `Served.fine_tune`.
+        Clients thereby adapt the served weights to their examples; see `Served.fine_tune`.
         """
         if not isinstance(weights, Weights) or len(weights.theta) > len(self.is_normalizing):
             return weights
@@ -210,7 +210,7 @@ class SplitModel:
         return weights._replace(theta=[*weights.theta, *statistics])
 
     def with_shared_classifier(self) -> SplitModel:
-        """Returns the same model for methods whose clients share one classifier.
+        """Returns the same model for methods with a shared classifier.
 
         Each client then predicts among all K classes, and its loss counts them all, unless the
         model has a class mask.
@@ -220,7 +220,7 @@ class SplitModel:
     def with_class_mask(self) -> SplitModel:
         """Returns the same model for clients that predict only among their classes.
 
-        This holds for their losses and their predictions, also with a shared classifier.
+        This affects their losses and their predictions, also with a shared classifier.
         """
         return self._with(class_mask=True)
 
@@ -252,7 +252,7 @@ class SplitModel:
 
     @property
     def form(self) -> tuple:
-        """All of a model that a run decides besides its body and its start; see `without_start`."""
+        """The parts that a run determines, except body and start; see `without_start`."""
         rows = self.num_classes, self.num_global_classes, self.class_mask
         return *rows, self._block, self._keeps, self.task
 
@@ -264,8 +264,8 @@ class SplitModel:
     def uniform_head(self, seed: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
         """Returns the first head [K, M + 1] of a client with `classes` [K].
 
-        It is drawn from Uniform[0, 1) as in PFLEGO. If labels are no classes it is 0, which
-        predicts the mean of standardised quantities: the sum of many features would be far off.
+        It is sampled from Uniform[0, 1) as in PFLEGO. Without classes it is 0, which predicts the
+        mean of standardised quantities: the sum of many features would be far off.
         """
         if not self.task.has_classes:
             return tf.zeros([self.num_classes, self.num_features + 1])
@@ -285,11 +285,11 @@ class SplitModel:
         return self._body.scales
 
     def first_strange(self, examples: np.ndarray) -> Strange | None:
-        """Returns the first of some examples with an integer for which an Embedding has no row."""
+        """Returns the first example with an integer that has no row in an Embedding."""
         return self._body.lookups.first_strange(examples)
 
     def refuse_lambda_layers(self, what: str) -> None:
-        """Raises ValueError if the body has layers that hold code; `what` names the copy."""
+        """Raises ValueError if the body has layers with code; `what` names the copy."""
         self._body.refuse_lambda_layers(what)
 
     def features(self, theta: Sequence[tf.Tensor], client: Client) -> tf.Tensor:
@@ -368,20 +368,20 @@ class SplitModel:
         return self.head_loss(weights.head, client._replace(examples=features))
 
     def _labelled(self, labels):
-        """Returns [] float32, the number of examples; for sequences, of labelled positions."""
+        """Returns [] float32, the number of examples, or of labelled positions of sequences."""
         if not self.positions:
             return tf.cast(tf.shape(labels)[0], tf.float32)
         return tf.math.count_nonzero(labels >= 0, dtype=tf.float32)
 
     def head_loss(self, head: tf.Tensor, client: Client) -> tf.Tensor:
-        """Returns the mean loss of a head, for a client whose examples are features."""
+        """Returns the mean loss of a head, for a client with features as examples."""
         logits = self.logits(head, client.examples, client.classes)
         return tf.reduce_mean(self.task.losses(*flat(logits, client.labels)))
 
     def head_objective(
         self, features: tf.Tensor, client: Client, penalty: float = 0.0
     ) -> HeadObjective:
-        """Returns the client's loss as a function of its head alone, over features [n, M].
+        """Returns the client's loss as a function of only its head, over features [n, M].
 
         The penalty is the weight of half the squared norm of the head without its biases.
         """

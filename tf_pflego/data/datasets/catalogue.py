@@ -1,4 +1,4 @@
-"""Labelled examples before they are dealt out to clients, from TFDS or a user."""
+"""Labelled examples from TFDS or a user, before a partition assigns them to clients."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Examples:
     """Labelled examples: images, rows of a table, token sequences.
 
     Attributes:
-      examples: [N, ...], of any shape; the datasets of `NAMES` have [N, height, width, channels]
-        uint8. `ClientData` says which dtypes there are and how they are read.
+      examples: [N, ...], of any shape. The datasets of `NAMES` have [N, height, width, channels]
+        uint8. `ClientData` lists the dtypes and their conversions.
       labels: [N] integers, global classes, or in the form of the `Dataset`'s task.
       groups: [N] ids, if the dataset has groups (Omniglot's alphabets, Office-Home's domains), else
         None.
@@ -72,12 +72,12 @@ class Dataset:
 
     Attributes:
       name: One of `NAMES`, or a user's own.
-      train: Training examples; all examples where `test` is None.
-      test: Test examples, or None if the partition is to split `train`.
+      train: Training examples, or all examples if `test` is None.
+      test: Test examples, or None if the partition splits `train`.
       num_classes: C, number of global classes.
-      class_names: Their C names, in the order of the labels; None if they have only numbers.
+      class_names: Their C names, in the order of the labels, or None if they have only numbers.
       task: The task; see `ClientData`. Without classes, C is the number of outputs.
-      preprocessing: The preprocessing of a table's columns; None without a table.
+      preprocessing: The preprocessing of a table's columns, or None without a table.
     """
 
     name: str
@@ -106,28 +106,28 @@ def load(
 ) -> Dataset:
     """Loads a dataset with TFDS.
 
-    The examples are in files that are mapped into memory, read-only; only `omniglot`,
-    whose images are made smaller, is in memory.
+    The examples are in memory-mapped files, read-only. Only `omniglot` is in memory, since its
+    images are made smaller.
 
     The splits `train` and `test` become the training and test examples, except for
 
-    - `omniglot`: training examples are the splits asked for, groups the alphabets, `test` None;
+    - `omniglot`: training examples are the requested splits, groups the alphabets, `test` None;
     - `organamnist`: training examples are the splits `train` and `validation`;
     - `office_home`: training examples are all there are, groups the domains, numbered 0 to 3 (Art,
       Clipart, Product, Real World), `test` None.
 
     Args:
       name: One of `NAMES`.
-      data_dir: TFDS data directory; None for TFDS' own default.
+      data_dir: TFDS data directory, or None for TFDS' own default.
       download: Whether a dataset that is not there may be downloaded. `digits` needs no download,
         nor do `organamnist` and `office_home`, which are made from the files that their authors
         publish: `organamnist.npz` and the folder `office_home` in `<data_dir>/downloads/manual`.
-      omniglot_splits: The splits of Omniglot to merge; an alphabet that an earlier one holds is
-        not taken again.
+      omniglot_splits: The splits of Omniglot to merge. An alphabet of an earlier split is not
+        repeated.
 
     Raises:
-      DatasetError: Unknown name or split, not there and not to be downloaded, a published file that
-        is missing or damaged, or a download that failed, which leaves nothing behind.
+      DatasetError: The name or split is unknown, the dataset is absent and must not be downloaded,
+        a published file is missing or damaged, or a download failed, which leaves no files.
       RuntimeError: This process was forked from one that had used TensorFlow.
       ValueError: `data_dir` is no path of this machine, or `download` no truth value.
     """

@@ -12,12 +12,12 @@ _SIDE = 32
 class OfficeHome(tfds.core.GeneratorBasedBuilder):
     """Pictures of 65 kinds of everyday objects in four domains (Venkateswara et al. 2017).
 
-    The only split is `train`. The pictures have many sizes; here each is 32x32 RGB pixels, as the
-    PGFed paper's authors train on them: resized without regard to its proportions, bilinearly, with
-    antialiasing (a triangle filter as wide as the reduction).
+    The only split is `train`. The pictures have many sizes. Here each is 32x32 RGB pixels, as in
+    the PGFed paper's training: resized to a square, bilinearly, with antialiasing (a triangle
+    filter as wide as the reduction).
 
     A class is a folder's name, and labels number them in ascending order of Unicode, capitals
-    first. Files that do not end in .jpg are passed over, and so are names with a leading dot.
+    first. Files without the suffix .jpg and names with a leading dot are ignored.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -63,7 +63,7 @@ class OfficeHome(tfds.core.GeneratorBasedBuilder):
 
 
 def _classes(folder):
-    """Returns the names of the class folders, ascending; the same in all domains."""
+    """Returns the names of the class folders, ascending, which are the same in all domains."""
     names, *others = (
         [path.name for path in _listed(folder / domain) if path.is_dir()] for domain in DOMAINS
     )

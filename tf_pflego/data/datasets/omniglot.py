@@ -21,8 +21,8 @@ def read(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns splits of Omniglot: images [N, 28, 28, 1] uint8, labels and alphabets [N] int32.
 
-    Ink is high, and each image is there in its four rotations. Alphabets of an earlier split
-    are left out.
+    Ink is high, and the result contains each image in its four rotations. Alphabets of an earlier
+    split are excluded.
     """
     images, labels, alphabets = [], [], []
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""TFDS builder of `organamnist`: OrganAMNIST, from the file in which MedMNIST publishes it."""
+"""TFDS builder of `organamnist`: OrganAMNIST, from MedMNIST's published file."""
 
 import numpy as np
 import tensorflow_datasets as tfds

@@ -1,4 +1,4 @@
-"""Datasets as TFDS keeps them in its directory: prepared whole or not at all, then read."""
+"""Datasets in TFDS' directory: prepared as a whole or not at all, then read."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def builder(
 ) -> tfds.core.DatasetBuilder:
     """Returns the TFDS builder of a dataset that is in the directory, prepared now if need be.
 
-    A builder that is ours is prepared without a network, whatever `download` is. If it has a
-    MANUAL, it reads this file or folder in TFDS' manual directory `<data_dir>/downloads/manual`.
+    A builder of this package prepares without a network, at any `download`. If it has a MANUAL, it
+    reads this file or folder in TFDS' manual directory `<data_dir>/downloads/manual`.
     """
     with _offline() if is_ours else contextlib.nullcontext():
         return _there_or_prepared(name, data_dir, download, is_ours)
@@ -46,9 +46,9 @@ def builder(
 def read(builder: tfds.core.DatasetBuilder, split: str, names: Sequence[str]) -> list[np.ndarray]:
     """Returns features of all examples of a split, or of several as `train+test`: arrays [N, ...].
 
-    The arrays are in files, to which the examples go batch by batch, so that a dataset may be
-    larger than the memory. The dataset that was read last is not read again while its files stay
-    the same, since runs of a sweep often share it.
+    The arrays are in files, which are written batch by batch: a dataset may be larger than the
+    memory. The last dataset is not read again while its files stay the same, since runs of a sweep
+    often share it.
     """
     for part in split.split("+"):
         if part not in builder.info.splits:
@@ -153,7 +153,7 @@ def _there_or_prepared(name, data_dir, download, is_ours):
 
 
 def _prepare(known, name, root, manual_dir, is_ours):
-    """Prepares a dataset in a directory beside its place and moves it there when it is whole."""
+    """Prepares a dataset in a temporary directory and moves the complete dataset to its place."""
     made = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
     final = pathlib.Path(known.data_dir)

@@ -1,9 +1,9 @@
 """The Dirichlet partition: clients that differ in their classes and in their numbers of examples.
 
 Source: Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", section 4,
-in the form that PGFed's authors run: for each class, shares of the clients are drawn from
-Dir(alpha, .., alpha); a client that already has its N / I examples gets no more; and the draw is
-repeated until every client has enough examples.
+in the form of PGFed's authors: for each class, the clients' shares are random, from Dir(alpha, ..,
+alpha). A client that already has its N / I examples gets no more. The sampling is repeated until
+every client has enough examples.
 """
 
 import itertools
@@ -29,26 +29,26 @@ def dirichlet(
     test_fraction: float = 0.25,
     groups: np.ndarray | None = None,
 ) -> Partition:
-    """Deals all examples out, and splits each client's into training and test.
+    """Assigns all examples, and splits each client's into training and test.
 
     The test examples of a client have its distribution of classes: from each class comes its share,
     up to one example.
 
     Args:
-      labels: [N] global classes, of training and test examples alike.
+      labels: [N] global classes, of training and test examples together.
       num_clients: I.
       num_classes: C.
       seed: The seed of the run.
-      alpha: The concentration, above 0; a smaller one gives a client fewer dominant classes.
+      alpha: The concentration, above 0. A smaller value gives a client fewer dominant classes.
       min_examples: The least number of examples of a client, training and test together.
       test_fraction: The share of a client's examples that are test examples, in (0, 1).
       groups: [N] ids, integers or text, or None. If given, each group (Office-Home's domains) is
-        dealt out among I / number of groups clients of its own, which are numbered group by group.
+        divided among I / number of groups separate clients, which are numbered group by group.
 
     Raises:
       TypeError: The labels are no integers.
       ValueError: A label is not in [0, C), the number of clients does not fit the groups, a number
-        is out of its range, or no draw gave every client enough examples.
+        is out of its range, or no sample gave every client enough examples.
     """
     num_clients = values.whole("num_clients", num_clients)
     num_classes = values.whole("num_classes", num_classes, 1)
@@ -82,7 +82,7 @@ def dirichlet(
 
 
 def _deal(labels, num_clients, num_classes, alpha, min_examples, rng):
-    """Returns [n], the client that each example is dealt to."""
+    """Returns [n], the client of each example."""
     if num_clients * min_examples > len(labels):
         raise ValueError(
             f"`min_examples` must be at most {len(labels) // num_clients}, for {len(labels)} "

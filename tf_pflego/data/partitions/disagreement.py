@@ -1,14 +1,14 @@
 """Clients that disagree with the others, on the names of classes or the look of images.
 
 With `permute_labels` the same image has different labels at different clients, which no single
-model can predict. With `shift_images` the images of one class look different, which one model may
-learn, but must learn twice. Both leave to each client the examples that it holds, so that runs with
-and without them can be compared client by client.
+model can predict. With `shift_images` the images of one class look different, which a single model
+may learn, but must learn twice. Both change no client's set of examples, and runs with and without
+them can be compared client by client.
 
 Source: Kairouz et al., Advances and Open Problems in Federated Learning, 2021, section 3.1 (same
-features, different label; same label, different features). Permuted labels: Sattler, Mueller and
-Samek, Clustered Federated Learning, 2020. Rotated images: Ghosh et al., An Efficient Framework for
-Clustered Federated Learning, NeurIPS 2020.
+features with different labels, and same label with different features). Permuted labels: Sattler,
+Mueller and Samek, Clustered Federated Learning, 2020. Rotated images: Ghosh et al., An Efficient
+Framework for Clustered Federated Learning, NeurIPS 2020.
 """
 
 import dataclasses
@@ -51,8 +51,8 @@ def permute_labels(partition: Partition, share: float, num_classes: int, seed: i
 def shift_images(partition: Partition, share: float, shift: str, seed: int) -> Partition:
     """Lets all images of round(share * I) clients look different: see `SHIFTS`.
 
-    The clients depend only on the seed and the number of clients. They are drawn independently of
-    `permute_labels`.
+    The clients depend only on the seed and the number of clients. They are selected independently
+    of `permute_labels`.
     """
     values.one_of("shift", shift, tuple(SHIFTS))
     drawn = _drawn("shifted", share, partition, values.seed(seed))
@@ -81,7 +81,7 @@ def _drawn(group, share, partition, seed):
 
 
 def check(partition: Partition, num_classes: int) -> None:
-    """Raises ValueError unless renamings and shifts have the form that `Partition` says."""
+    """Raises ValueError unless renamings and shifts have the form of `Partition`."""
     for name, none in (("renamings", "None"), ("shifts", "''")):
         entries = getattr(partition, name)
         if entries is not None and len(entries) != partition.num_clients:
@@ -116,7 +116,7 @@ def rename(labels: np.ndarray, offsets: np.ndarray, partition: Partition) -> np.
 def change_of_images(
     examples: np.ndarray, offsets: np.ndarray, shifts: Sequence[str] | None
 ) -> Callable[[np.ndarray, int], np.ndarray] | None:
-    """Returns a function that changes the images of all clients, end to end, or None.
+    """Returns a function that changes the concatenated images of all clients, or None.
 
     It is a function of a block of the clients' examples and of the position of its first one. It
     returns the block as the clients see it, and may write into it.

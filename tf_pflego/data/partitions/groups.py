@@ -16,8 +16,8 @@ def by_group(
 ) -> Partition:
     """Makes each group one client and splits the examples of each class into training and test.
 
-    `groups` [N] are ids, integers or text; the clients are the groups in ascending order. The
-    share `test_fraction` of each class's examples, rounded down, is for the test.
+    `groups` [N] are ids, integers or text, and the clients are the groups in ascending order. The
+    share `test_fraction` of each class's examples, rounded down, is the test set.
     """
     labels, seed = checks.labels_below(checks.LABEL_LIMIT, labels), values.seed(seed)
     ids, owner = positions_of(groups, labels)

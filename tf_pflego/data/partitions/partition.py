@@ -32,11 +32,11 @@ class Partition:
       train_indices: For each client the indices of its training examples, ascending.
       test_indices: For each client the indices of its test examples, ascending.
       renamings: For each client [C] its names of the dataset's classes, a permutation of 0 .. C -
-        1, or None for the dataset's names; None if all clients use these.
+        1, or None for the dataset's names. None if all clients use these.
       shifts: For each client the change of its images, one of `disagreement.SHIFTS`, or "" for
-        none; None if no images are changed.
-      validation_indices: For each client the indices, among the training arrays, of its held-out
-        examples, ascending; None if there are none.
+        none. None if no images are changed.
+      validation_indices: For each client the indices, among the training arrays, of its validation
+        examples, ascending, or None.
     """
 
     classes: tuple[np.ndarray, ...]
@@ -73,7 +73,7 @@ class Partition:
 
     @property
     def client_groups(self) -> dict[str, np.ndarray]:
-        """[I] bool by name: which clients are `permuted`, `shifted`; no entry if none can be."""
+        """[I] bool by name: the `permuted` and `shifted` clients. No entry without such data."""
         groups = {}
         if self.renamings is not None:
             groups["permuted"] = np.array([renaming is not None for renaming in self.renamings])
@@ -82,7 +82,7 @@ class Partition:
         return groups
 
     def with_validation(self, labels: np.ndarray, fraction: float, seed: int) -> "Partition":
-        """Returns the partition with a part of each client's training examples held out.
+        """Returns the partition with a validation part of each client's training examples.
 
         `data.held_out` draws them.
 
@@ -93,7 +93,7 @@ class Partition:
 
         Raises:
           ValueError: `fraction` or `seed` is out of its range, a client has a single training
-            example, or validation examples are held out already.
+            example, or validation examples exist already.
         """
         rows, offsets = joined(self.train_indices, "train indices")
         labels = checks.integers(labels, "`labels`")
@@ -122,14 +122,14 @@ class Partition:
     def save(self, file: Any, class_counts: np.ndarray | None = None, **about: np.ndarray) -> None:
         """Writes .npz: each list end to end as `<name>`, and `<name>_offsets` [I + 1].
 
-        `shifts` is an array [I] of text. Lists that are None are left out; a client without a
-        renaming has an empty one.
+        `shifts` is an array [I] of text. Lists that are None are not written. A client without a
+        renaming has an empty list.
 
         Args:
           file: A path, or a binary file that is open for writing.
           class_counts: `ClientData.class_counts`, written under that name for readers without the
             dataset and its labels.
-          **about: Arrays that are written beside the lists; `load` leaves them out.
+          **about: Arrays that are written in addition to the lists. `load` ignores them.
         """
         if not hasattr(file, "write"):
             file = values.path("file", file, may_be_empty=False)
@@ -213,7 +213,7 @@ def parted(values: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def by_owner(owner: np.ndarray, num_clients: int) -> tuple[np.ndarray, ...]:
-    """Returns the ascending indices of each client's items, by their owners; -1 is nobody."""
+    """Returns the ascending indices of each client's items, by their owners; -1 is no client."""
     order = np.argsort(owner, kind="stable")
     return parted(order, np.searchsorted(owner[order], np.arange(num_clients + 1)))
 
@@ -230,7 +230,7 @@ def classes_of_owners(
 def of_one_source(
     owner: np.ndarray, is_test: np.ndarray, labels: np.ndarray, num_clients: int
 ) -> Partition:
-    """Returns the partition of examples of which some, [N] bool, are for the test."""
+    """Returns the partition of examples with a test set, given as [N] bool."""
     return Partition(
         classes_of_owners(owner, labels, num_clients),
         by_owner(np.where(is_test, -1, owner), num_clients),
@@ -241,7 +241,7 @@ def of_one_source(
 def refuse_clients_without(
     split: str, indices: Sequence[np.ndarray], num_examples: int, remedy: str
 ) -> None:
-    """Raises ValueError if a draw of a partition left clients without examples."""
+    """Raises ValueError if a random partition left clients without examples."""
     empty = [client for client, rows in enumerate(indices) if not len(rows)]
     if empty:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Round robin: each client has K classes, whose examples are dealt one by one to their holders.
+"""Round robin: each client has K classes, and the clients of a class get its examples in turn.
 
-Source: PFLEGO, appendix A.2; the degrees of personalization: section 4.3.
+Source: PFLEGO, appendix A.2. The degrees of personalization are from section 4.3.
 """
 
 import numpy as np
@@ -31,11 +31,11 @@ def round_robin(
     num_classes: int,
     seed: int,
 ) -> Partition:
-    """Returns a partition by random classes: each client holds K, and shares their examples.
+    """Returns a partition by random classes: each client has K, and shares their examples.
 
-    The examples of a class are shuffled, then dealt one by one to the clients that hold it. If the
-    clients hold fewer than C classes in all, examples of the other classes are not used.
-    Training and test examples are dealt separately, to the same clients.
+    The examples of a class are shuffled, then assigned in turn to its clients. If the clients have
+    fewer than C classes in all, examples of the remaining classes are not used. Training and test
+    examples are assigned separately, to the same clients.
 
     Args:
       train_labels: [N] global classes.
@@ -83,7 +83,7 @@ def round_robin(
 
 
 def _draw_classes(num_clients, per_client, num_classes, rng):
-    """Returns [I, C] bool with K True per row, drawn uniformly, then mended: no column is empty.
+    """Returns random [I, C] bool with K True per row, repaired: no column is empty.
 
     With I K < C, each column has at most one True.
     """
@@ -98,7 +98,7 @@ def _draw_classes(num_clients, per_client, num_classes, rng):
 
 
 def _deal(labels, holds, rng):
-    """Returns [N], the client that each example is dealt to."""
+    """Returns [N], the client of each example."""
     owner = np.full(len(labels), -1)
     shuffled = rng.permutation(len(labels))
     for label in np.flatnonzero(holds.any(axis=0)):

@@ -1,4 +1,4 @@
-"""The draw of training examples that are held out for validation."""
+"""The selection of validation examples among the training examples."""
 
 import numpy as np
 
@@ -7,17 +7,15 @@ from tf_pflego.system import values
 
 
 def held_out(labels: np.ndarray, offsets: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Returns [N] bool, which of all clients' examples, end to end, are held out of training.
+    """Returns [N] bool, the validation examples among all clients' concatenated examples.
 
-    A client with n_i examples holds out round(fraction * n_i), and at least one: fraction * n_ic of
-    the n_ic examples of each class, rounded down; the rest is filled
-    up with one more of the classes for which most was cut off, drawn where this is equal (the
-    method of the largest remainder). One example of each class always stays, even if fewer are held
-    out then. A client that has no class with two examples is the exception: one of its examples is
-    held out, and its class is not trained on. Within a class, examples are drawn uniformly.
+    A client with n_i examples holds out round(fraction * n_i), and at least one. This is fraction *
+    n_ic of the n_ic examples of each class, rounded down. The classes with the largest remainders
+    add one more each, with ties resolved at random. An example of each class always stays, even if
+    fewer are held out then. A client without a class of two examples is the exception: an example
+    of it is held out, and its class is not trained on. Within a class, the selection is uniform.
 
-    The draw depends on the arguments alone, and on no other draw of the run; of the labels [N], it
-    matters only which of a client are equal.
+    The selection depends only on the arguments and on no other random values of the run. The labels [N] matter only by their equality within a client.
     """
     fraction = values.number("validation_fraction", fraction, above=0, below=1)
     rng = seeds.generator(values.seed(seed), "validation")

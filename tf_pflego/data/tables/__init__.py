@@ -1,4 +1,4 @@
-"""Tables in which a column names the client of each row: reading, features, split.
+"""Tables with a column that names the client of each row: reading, features, split.
 
 The choices of the settings are here, so flags are made without pyarrow.
 """

@@ -15,7 +15,7 @@ _REMEDY = "Write it uncompressed, or raise `unpacked_mb`"
 
 
 class Unpacked(io.RawIOBase):
-    """A stream of the bytes of a compressed file; a read beyond the limit is a ValueError."""
+    """A stream of the bytes of a compressed file. A read beyond the limit is a ValueError."""
 
     def __init__(self, path: pathlib.Path, most: int):
         self._stream = pa.input_stream(path)
@@ -35,7 +35,7 @@ class Unpacked(io.RawIOBase):
 
 
 def most_of(path: pathlib.Path, unpacked_mb: int) -> int:
-    """Returns how many bytes of a table may be in memory; ValueError if its file is sparse."""
+    """Returns the limit in bytes of a table in memory; ValueError if its file is sparse."""
     status = path.stat()
     if status.st_size > limited_files.most_of(512 * status.st_blocks):
         raise ValueError("it is sparse. Write it as a file without gaps")

@@ -1,4 +1,4 @@
-"""Preprocessing of columns before a model sees them: fitted once, on training rows alone.
+"""Preprocessing of columns before a model sees them: fitted once, only on training rows.
 
 A number x becomes (x - mean) / deviation, both taken over the training rows of all clients, in
 float64. A
@@ -70,14 +70,14 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """The preprocessing of a table's columns; plain values, which a run writes as JSON.
+    """The preprocessing of a table's columns: plain values, which a run writes as JSON.
 
     Attributes:
       columns: The columns, in the order of the features.
       encoding: The encoding of categories: one_hot or codes.
       missing: The treatment of a missing value: refuse, mean (a number becomes the mean, a category
-        one that no training row has) or drop (the row is left out).
-      class_names: The classes of the rows, in the order of their numbers; None if there are none.
+        an unknown category) or drop (the row is excluded).
+      class_names: The classes of the rows, in the order of their numbers, or None.
     """
 
     columns: tuple[Column, ...]
@@ -87,7 +87,7 @@ class Preprocessing:
 
     @property
     def text_columns(self) -> frozenset[str]:
-        """The names of the columns whose categories are text."""
+        """The names of the columns with text categories."""
         return frozenset(column.name for column in self.columns if column.dtype == object)
 
     @classmethod
@@ -193,7 +193,7 @@ def fit(
 
 
 def _moments(array, name):
-    """Returns the mean and the deviation of numbers; the latter is 1 if they are all the same."""
+    """Returns the mean and the deviation of numbers. The deviation of equal numbers is 1."""
     numbers = reading.numbers(array, name)
     least, most = pc.min_max(array).as_py().values()
     # Less is lost in the last digits.
@@ -222,7 +222,7 @@ def _categories(array, name, encoding):
 
 
 def is_free_text(array: pa.ChunkedArray, encoding: str) -> bool:
-    """Returns whether a column has too many texts to be categories, and not mostly numbers."""
+    """Returns whether a column has too many texts for categories, and not mostly numbers."""
     found = reading.distinct(array) if array.type == pa.string() else []
     is_wide = encoding == "one_hot" and len(found) > _MOST_ONE_HOT
     return (is_wide or _differ(found, array)) and not _are_mostly_numbers(found)

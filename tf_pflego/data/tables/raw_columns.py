@@ -1,8 +1,8 @@
 """Raw columns on their way into a model that has left a run: each is an input by its name.
 
-Numbers are float32, or float64 if they are far from 0 for their deviation; text is text, and
-numbers that are categories are int64. The operations are TFLite's own; they compare text and look
-up nothing.
+Numbers are float32, or float64 if they are far from 0 for their deviation. Text is text, and
+numeric categories are int64. The operations are TFLite's own. They compare text and need no lookup
+table.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _TAKEN = (
 def inputs(preprocessing: Preprocessing) -> dict[str, Column]:
     """Returns the columns by the names of their inputs.
 
-    Names are of ASCII letters, digits and `_`. None begins with `_`, and none differs from another
-    only in upper and lower case, since TensorFlow's graphs take these as one.
+    Names consist of ASCII letters, digits and `_`. No name begins with `_`, and names differ in
+    more than upper and lower case, since TensorFlow's graphs ignore the case.
     """
     taken: set[str] = {*_TAKEN}
     named: dict[str, Column] = {}

@@ -45,8 +45,8 @@ def read(
 ) -> pa.Table:
     """Returns a file's rows, a frame's of pandas, a table's of pyarrow or a dictionary's.
 
-    In a text file, columns with names for which `is_text` is true stay as they are written. Whole
-    numbers with zeros in front are text if they `may_be_codes`. An index of pandas is no column.
+    In a text file, columns with names for which `is_text` is true are not changed. Whole numbers
+    with leading zeros are text if they `may_be_codes`. A pandas index is no column.
     """
     name = "`table`"
     values.one_of("decimal", decimal, DECIMALS)
@@ -205,7 +205,7 @@ def _is_no_text(cells):
 
 
 def _are_whole(cells):
-    """Returns whether cells are whole numbers, which floats are that int64 cannot hold."""
+    """Returns whether cells are whole numbers, including floats beyond int64's range."""
     if pa.types.is_floating(cells.type):
         return pc.all(pc.equal(cells, pc.floor(cells))).as_py()
     return pa.types.is_integer(cells.type)
@@ -355,7 +355,7 @@ def names(array: pa.ChunkedArray, name: str, remedy: str = "") -> pa.ChunkedArra
 
 
 def _whole(array, name, remedy):
-    """Returns a column of text, truth values or integers; it refuses other numbers."""
+    """Returns a column of text, truth values or integers, and rejects other numbers."""
     if pa.types.is_decimal(array.type):
         whole = pa.decimal256(76, 0)
         with contextlib.suppress(pa.ArrowInvalid):
@@ -395,6 +395,6 @@ def distinct(array: pa.ChunkedArray) -> list[Any]:
 
 
 def positions(array: pa.ChunkedArray, among: list[Any]) -> np.ndarray:
-    """Returns [N] int32, the position of each value among some; -1 if it is absent."""
+    """Returns [N] int32, the position of each value in a list, or -1 if it is absent."""
     of_all = pa.array(among, array.type)
     return pc.fill_null(pc.index_in(array, value_set=of_all), -1).to_numpy()

@@ -1,4 +1,4 @@
-"""Clients from a table in which a column names the client of each row."""
+"""Clients from a table with a column that names the client of each row."""
 
 import os
 from collections.abc import Sequence
@@ -50,39 +50,39 @@ def from_table(
         dictionary of columns.
       client: The column with the client of each row, whole numbers or text, which are the clients'
         names. A text file keeps their spelling: 01 and 1 are two clients.
-      label: The column to predict, or several of them. For classification its values, whole numbers
-        or text, are the classes; for several labels each column has 0 and 1.
-      features: The columns to predict from, of numbers, truth values, text, or dates and times,
-        which become days since 1970; None for all others but dates, times and free text.
-      test: Which rows are for the test: a share in (0, 1) of each client's, drawn by chance;
-        "last" or "last:0.3", the latest by the column `time`; or "column:NAME", those in which the
-        column NAME has test, 1 or true, and not train, 0 or false.
-      time: The column by which `test="last"` orders the rows of a client, of numbers, times or text
-        as in ISO 8601; it is no feature. Another `test` takes none.
+      label: The column to predict, or several columns. For classification its values, whole numbers
+        or text, are the classes. For several labels each column has 0 and 1.
+      features: The feature columns, with numbers, truth values, text, or dates and times, which
+        become days since 1970. None for all remaining columns except dates, times and free text.
+      test: The test rows: a random share in (0, 1) of each client's rows; "last" or "last:0.3", the
+        latest by the column `time`; or "column:NAME", the rows with test, 1 or true in the column
+        NAME, where the training rows have train, 0 or false.
+      time: The column for the order of a client's rows with `test="last"`: numbers, times or text
+        in the format of ISO 8601. It is no feature. No other `test` uses it.
       task: The task, as in `SplitModel`.
       missing: The treatment of missing values: refuse; mean (a number becomes the mean, a category
-        one that no training row has, a row without a label is left out); or drop (the row is left
-        out). With `preprocessing`, which has a treatment of its own, it may only be drop.
-      categories: Columns of numbers that are categories; columns of text always are.
+        an unknown category, a row without a label is excluded); or drop (the row is excluded). With
+        `preprocessing`, which contains a treatment, it may only be drop.
+      categories: Numeric columns with categories. Columns of text always are categories.
       encoding: The encoding of categories: one_hot, or codes for a body that begins with an
         Embedding. All features are categories then, and examples int32 [n, number of features].
       min_rows: The least number of rows of a client, at least 2.
       small_clients: The treatment of clients with fewer rows, or without a training or a test row:
         refuse, drop, or merge into one client, others.
       label_space: As in `from_arrays`.
-      seed: The seed of the draw of test rows.
+      seed: The seed for sampling test rows.
       preprocessing: The preprocessing of clients that these join or follow. It also numbers the
-        classes, and says all about features; other arguments about them must agree with it.
-      separator: The character between the cells of a CSV file; auto for the one in its header.
+        classes, and determines the features. Further arguments about them must agree with it.
+      separator: The character between the cells of a CSV file; auto for the header's separator.
       decimal: The character before the fractions of numbers in a CSV file, "." or ","; auto for a
-        comma where cells such as 0,5 have one.
+        comma if cells look like 0,5.
       unpacked_mb: The most megabytes that a compressed or Parquet file may have in memory; 0 for a
         hundred times its own and 64.
 
     Raises:
       TypeError: `table` has another class.
       ValueError: The table cannot be read, lacks a column or a value, or has too few rows of a
-        client; or an argument has a value that it does not take. It has a line for each fault.
+        client, or an argument has an unsupported value. The message has a line for each fault.
     """
     values.whole("min_rows", min_rows, 2)
     values.one_of("small_clients", small_clients, SMALL_CLIENTS)
@@ -124,7 +124,7 @@ def of_one_client(
     missing: str,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """Returns train_examples and so on of a table whose rows are all of one client.
+    """Returns train_examples and so on for a table with rows of a single client.
 
     The arguments are as in `from_table`. Labels are names of classes, or else numbers.
     """

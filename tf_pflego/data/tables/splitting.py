@@ -64,7 +64,7 @@ def drawn(
 
 
 def _moments(array, name):
-    """Returns a column that orders rows by time; text is read as times."""
+    """Returns a column that orders rows by time. Text is read as times."""
     if array.type != pa.string():
         return array
     for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):
@@ -98,7 +98,7 @@ def without_small(
     small_clients: str,
     client: str,
 ) -> tuple[np.ndarray, list[str]]:
-    """Returns the owners, -1 for nobody, and the names, after the treatment of small clients.
+    """Returns the owners, -1 for no client, and the names, after the treatment of small clients.
 
     If the test rows are known already, a client needs rows of both kinds.
     """

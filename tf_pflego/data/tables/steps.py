@@ -1,4 +1,4 @@
-"""The steps by which the rows of a table become examples of clients; each gives a value.
+"""The steps from rows of a table to examples of clients. Each returns a value.
 
 Asked.of  which columns are read, and how, checked
 rows      those columns, of the rows that have the values that they need
@@ -57,7 +57,7 @@ class Coded(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """The columns of a table that are read, and what becomes of them; see `from_table`."""
+    """The requested columns of a table and their treatment; see `from_table`."""
 
     client: list[str]  # the column with the clients; none if all rows are of one client
     labels: list[str]
@@ -85,7 +85,7 @@ class Asked:
         categories: Sequence[str] = (),
         encoding: str = ENCODINGS[0],
     ) -> "Asked":
-        """Returns what the arguments of `from_table` ask for, or raises ValueError."""
+        """Returns the request in the arguments of `from_table`, or raises ValueError."""
         labels_lib.check_task(task)
         if preprocessing is not None:
             remedy = "Take that of `ClientData`."
@@ -170,7 +170,7 @@ class Asked:
         return Split(rows._replace(columns=columns), owner, names, is_test)
 
     def coded(self, split: Split, faults: Faults) -> Coded:
-        """Returns the examples of the rows; raises ValueError with all faults, if there are any."""
+        """Returns the examples of the rows; raises ValueError with all faults, if any."""
         columns, features, coded = split.rows
         known = None if self.preprocessing is None else self.preprocessing.class_names
         if self.labels and {*self.labels} <= {*columns.column_names}:
@@ -226,7 +226,7 @@ class Asked:
 
 
 def _what_becomes(labels, class_names, preprocessing):
-    """Returns which columns are predicted from which, and the classes by their numbers."""
+    """Returns the log line with the predicted columns, the features and the numbered classes."""
     kinds: dict[str, list[str]] = {"numbers": [], "categories": []}
     for column in preprocessing.columns:
         kinds["numbers" if column.categories is None else "categories"].append(column.name)
@@ -274,7 +274,7 @@ def _refuse_lacking(names, needed):
 
 
 def _names(argument, columns):
-    """Returns names of columns as a list; those that are numbers, as of pandas, become text."""
+    """Returns names of columns as a list. Numbers, as in pandas, become text."""
     if isinstance(columns, str | int | np.integer) or not isinstance(columns, Iterable):
         columns = [columns]
     return list(map(_name, values.listed(argument, columns)))
@@ -285,7 +285,7 @@ def _name(column):
 
 
 def _able(source, names, categories, encoding):
-    """Returns the columns that can be features; a log line says which cannot."""
+    """Returns the possible feature columns, and logs the excluded columns."""
     able, left = [], []
     for name in names:
         kind = source[name].type
@@ -306,7 +306,7 @@ def _able(source, names, categories, encoding):
 
 
 def _with_values(rows, features, missing, remedy, faults):
-    """Returns the rows that have the values that they need; the others are faults or counted."""
+    """Returns the rows with all required values. The remaining rows are faults or counted."""
     if missing == "refuse":
         with faults.collected():
             reading.refuse_missing(rows, remedy)

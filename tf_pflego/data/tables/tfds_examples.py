@@ -9,7 +9,7 @@ _BATCH = 4096
 
 
 def of_dataset(name: str, data_dir: str | None, download: bool) -> pa.Table:
-    """Returns the examples of a TFDS dataset, of all splits; the rest are as in `data.load`.
+    """Returns the examples of a TFDS dataset, of all splits. The rest is as in `data.load`.
 
     The columns are those features of an example that are one number or one text.
     """

@@ -2,12 +2,12 @@
 
 The model is traced, together with its gradient by TensorFlow. In the traced graph every weight
 becomes a constant, and the constants of the trainable weights, theta, become arguments. The
-remaining graph has no variable: it serves inside tf.function and in TFF computations, for Keras 2
-and 3 alike, also with loops and nested functions in the model.
+remaining graph has no variable: it works inside tf.function and in TFF computations, for Keras 2
+and 3, also with loops and nested functions in the model.
 
-A model that computes something else in training than in inference is traced for both. In training
-its batch normalisation uses the statistics of the batch. In inference theta has the statistics too,
-after the weights, which tells the two apart.
+A model that behaves differently in training and inference is traced for both. In training its batch
+normalisation uses the statistics of the batch. In inference theta also has the statistics, after
+the weights, which distinguishes the two.
 
 Two limits: only first derivatives by theta are right for every model, and XLA does not compile a
 body that has a loop in it, as recurrent layers have.
@@ -31,8 +31,8 @@ from tf_pflego.models.body.live import Live
 class Body:
     """The function phi(x; theta) that a Keras model computes, with its gradient by theta.
 
-    For the model, the shape of an example and what is refused see `SplitModel`. The model itself is
-    left as it is.
+    For the model, the shape of an example and the errors see `SplitModel`. The model itself does
+    not change.
 
     Attributes:
       initial_theta: The values of the model's trainable weights, a list of float32 arrays.
@@ -46,7 +46,7 @@ class Body:
       example_dtype: tf.int32 if the model's Input takes integers, else tf.float32.
       bytes_per_example: Bytes of all that the model computes from one example. For loops and nested
         functions, only inputs and outputs are counted.
-      saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`; sizes that depend on
+      saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`. Sizes that depend on
         the number of examples are unknown.
       has_loops: Whether the model has loops, which save variants.
       lookups: The lookups of rows by integers of the examples.
@@ -139,7 +139,7 @@ class Body:
     def statistics(
         self, theta: Sequence[tf.Tensor], examples: tf.Tensor, seed: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Returns the statistics by which batch normalisation normalises these examples."""
+        """Returns the statistics of these examples for batch normalisation."""
         passes, weights, more = self._passes(theta, seed)
         return passes.moments(weights, more, examples)
 
@@ -160,7 +160,7 @@ class Body:
     def served(
         self, theta: Sequence[tf.Tensor], examples: tf.Tensor, seed: Any, one_by_one: bool
     ) -> tf.Tensor:
-        """Returns phi(x; theta) as files hold it, in inference; see `to_be_served`."""
+        """Returns phi(x; theta) for files, in inference mode; see `to_be_served`."""
         one_example = self._one_example
         if not one_by_one or one_example is None:
             passes, weights, more = self._passes(theta, None)
@@ -172,7 +172,7 @@ class Body:
         )
 
     def clone(self, theta: Sequence[Any]) -> tf.keras.Model:
-        """Returns a Keras model of its own that computes phi(x; theta); see `Cloning`."""
+        """Returns a separate Keras model that computes phi(x; theta); see `Cloning`."""
         return self._cloning(theta)
 
     def extended(self, part: tf.keras.Model) -> Body:
@@ -182,7 +182,7 @@ class Body:
         return Body(tf.keras.Model(inputs, part(copy(inputs)), name=f"{copy.name}_and_part"))
 
     def refuse_lambda_layers(self, what: str) -> None:
-        """Raises ValueError if the model has layers that hold code; `what` names the copy."""
+        """Raises ValueError if the model has layers with code; `what` names the copy."""
         self._cloning.refuse_lambda_layers(what)
 
 
@@ -208,7 +208,7 @@ class _Passes:
         )
 
     def __reduce__(self):
-        """Another process needs only the graphs; it traces the functions anew."""
+        """Another process needs only the graphs, and traces the functions itself."""
         return type(self), (self.parts,)
 
 

@@ -1,8 +1,8 @@
 """The frozen part of a Keras body: the largest part before all trained weights.
 
-It ends in one tensor through which all paths from the examples to the features pass, with no weight
-below it that is trained. Its output for an example never changes, so it can be computed once. A
-model that is a layer of the body, as a backbone, is frozen as a whole or not at all.
+It ends in a tensor on all paths from the examples to the features, without trained weights before
+it. Its output for an example never changes, and can be computed once. A nested model, such as a
+backbone, is frozen as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Parts(NamedTuple):
 
 
 def end_of(body: tf.keras.Model, example: tf.TensorSpec) -> Any:
-    """Returns the tensor in which a built body's frozen part ends; None if nothing would be gained.
+    """Returns the tensor at the end of a built body's frozen part, or None if it gains nothing.
 
     A frozen part is worth it if it has a frozen kernel or table: a weight of two axes at least. A
     subclassed body has none that can be found.
 
     Raises:
-      ValueError: There is a frozen part, but dropout draws masks within it.
+      ValueError: There is a frozen part, but dropout samples masks within it.
     """
     nodes = _nodes(body)
     frozen = _count(nodes, lambda node: not _is_trained(node))
@@ -98,16 +98,16 @@ class Frozen:
 
     @functools.cached_property
     def has_own_code(self) -> bool:
-        """Whether a part of it is code of a user's own, into which nobody looks."""
+        """Whether a part of it is a user's code, which cannot be inspected."""
         modules = [type(layer).__module__ for layer in self.model._flatten_layers()]
         of_keras = all(module.startswith("keras.") for module in modules)
         return not of_keras or bool(_OWN_CODE.search(self.model.to_json()))
 
     @functools.cached_property
     def digest(self) -> str:
-        """The digest of this function, whatever names Keras has given its layers.
+        """The digest of this function, independent of Keras' names for its layers.
 
-        With code of a user's own it is this object's alone.
+        With a user's code it is unique to this object.
         """
         if self.has_own_code:
             return secrets.token_hex()
@@ -120,7 +120,7 @@ class Frozen:
         return digest.hexdigest()
 
     def __getstate__(self):
-        """Another process traces the function anew."""
+        """Another process traces the function itself."""
         return {name: value for name, value in vars(self).items() if name != "function"}
 
     def before(self, trained: tf.keras.Model) -> Body:
@@ -131,7 +131,7 @@ class Frozen:
 
 
 def _nodes(body):
-    """Returns the calls of layers by which a body computes its features, each after its parents."""
+    """Returns the calls of layers on the way to a body's features, each after its parents."""
     inputs, outputs = getattr(body, "inputs", None), getattr(body, "outputs", None)
     if not inputs or not outputs or len(outputs) > 1:
         return []
@@ -158,7 +158,7 @@ def _count(nodes, holds):
 
 
 def _last_cut(nodes, count):
-    """Returns the last of the first nodes through whose one tensor all later ones are reached."""
+    """Returns the last of the first nodes with one tensor that leads to all later nodes."""
     places = {id(node): place for place, node in enumerate(nodes)}
     first_used = {}  # By place, which earlier node is the first that the nodes from there on use.
     used = len(nodes)
@@ -181,7 +181,7 @@ def _outputs(node):
 
 
 def _layers(node):
-    """Returns the layers of a call; an operation of Keras 3 need not be one."""
+    """Returns the layers of a call. An operation of Keras 3 may have no layer."""
     layer = _outputs(node)[0]._keras_history[0]
     return list(layer._flatten_layers()) if hasattr(layer, "_flatten_layers") else []
 
@@ -196,7 +196,7 @@ def _is_trained(node):
 
 
 def _drawing(body, example):
-    """Returns the layers that draw masks in training, wherever they are called."""
+    """Returns the layers that sample masks in training, at any place of their call."""
     live = Live(body)
 
     @tf.function(autograph=False)

@@ -34,7 +34,7 @@ def nodes_and_called(graph_def) -> Iterator[Any]:
 
 
 def definition_of(operation: str) -> Any:
-    """Returns the OpDef of an operation, or None if there is none of that name."""
+    """Returns the OpDef of an operation, or None for an unknown name."""
     from tensorflow.python.framework import op_def_registry
 
     return op_def_registry.get(operation)
@@ -44,7 +44,7 @@ def freeze(traced: tf.types.experimental.ConcreteFunction):
     """Returns the GraphDef of a traced function, with constants in place of its variables.
 
     A constant has the name of the placeholder that had captured the variable. Function calls are
-    inlined where TensorFlow can do so; loops and conditionals remain functions.
+    inlined if TensorFlow supports it, and loops and conditionals remain functions.
     """
     from tensorflow.python.framework import convert_to_constants
 
@@ -68,8 +68,8 @@ def freeze(traced: tf.types.experimental.ConcreteFunction):
 def replace_by_calls(graph_def, builders: Mapping[str, Callable]) -> None:
     """Turns every node of some operations into a call of a function, in place.
 
-    `builders` has for each operation a function from one of its nodes to the FunctionDef that takes
-    its place. Nodes whose attributes and numbers of inputs are the same share one.
+    `builders` has for each operation a function from a node to the FunctionDef that replaces it.
+    Nodes with the same attributes and numbers of inputs share a function.
     """
     functions: dict[str, Any] = {}
     for node in graph_def.node:
@@ -112,9 +112,9 @@ def _replace_by_call(node, builders, functions):
 def register_functions(graph_def) -> None:
     """Renames all functions of a GraphDef, in place, and makes them known to the process.
 
-    TensorFlow keeps functions by name. Under its old name it would find a function as it was
-    traced, and would forget it together with what it was traced for. Under its new name it stays
-    known until the process ends.
+    TensorFlow identifies functions by name. Under its old name it would find the traced function,
+    and would forget it together with its origin. Under its new name it stays known until the
+    process ends.
     """
     from tensorflow.python.eager import context
 
@@ -184,7 +184,7 @@ def node_of(tensor: str) -> str:
 
 
 def full_name(tensor: str) -> str:
-    """Returns the name of a tensor with its number, which GraphDefs leave out if it is 0."""
+    """Returns the name of a tensor with its number, which GraphDefs omit if it is 0."""
     return tensor if ":" in tensor else f"{tensor}:0"
 
 

@@ -1,8 +1,8 @@
 """Layers that differ between training and inference: batch normalisation and dropout.
 
-While a body is traced for training, these replace Keras' own computation, so that only a function
-of theta, the examples and a seed is left. Batch normalisation uses the mean and the
-variance of the batch and changes no variable; dropout draws its mask from the seed of the client.
+While a body is traced for training, these replace Keras' own computation, and only a function of
+theta, the examples and a seed remains. Batch normalisation uses the mean and the variance of the
+batch and changes no variable. Dropout samples its mask from the seed of the client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Live:
       statistics: The variables of the means and variances of batch normalisation.
       moments: For each of them the batch's value.
       normalizing: The ids of the variables of scales and offsets.
-      drawing: The layers of dropout that have drawn masks.
+      drawing: The layers of dropout that have sampled masks.
     """
 
     def __init__(self, model: tf.keras.Model):
@@ -97,7 +97,7 @@ class Live:
 
 @contextlib.contextmanager
 def _calling(layer, function, *arguments):
-    """Lets a layer that is called in training call a function in place of its own."""
+    """Lets a layer that is called in training call another function instead."""
     call = layer.call
 
     @tf.autograph.experimental.do_not_convert

@@ -16,7 +16,7 @@ from tf_pflego.system import rows
 
 
 class Strange(NamedTuple):
-    """An integer for which there is no row."""
+    """An integer without a row."""
 
     row: int  # of the examples
     place: int  # that is looked up
@@ -24,7 +24,7 @@ class Strange(NamedTuple):
 
 
 class Lookups:
-    """The lookups of a traced body whose places follow from the examples alone."""
+    """The lookups of a traced body at places that follow only from the examples."""
 
     def __init__(self, parts: trace.ForwardAndBackward, theta: Sequence[np.ndarray]):
         self._parts, self._theta = parts, theta

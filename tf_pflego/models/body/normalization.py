@@ -77,7 +77,7 @@ def _normalize(x, scale, offset, mean, variance, data_format, training, epsilon)
 
 
 def _axes_and_shape(data_format):
-    """Returns the axes over which statistics are taken, and the shape that lays them along x."""
+    """Returns the axes of the statistics, and the shape that aligns them with x."""
     channels = data_format.index("C")
     axes = [axis for axis in range(len(data_format)) if axis != channels]
     return axes, [-1 if axis == channels else 1 for axis in range(len(data_format))]

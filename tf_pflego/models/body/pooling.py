@@ -1,14 +1,14 @@
 """The gradient of max pooling by the fastest kernel, with little work after it.
 
-A window passes its gradient to one element, its largest. So the gradients of the ReLU and of the
-bias that come before the pooling can be taken from what was pooled, which is several times smaller.
+A window passes its gradient to one element, its largest. The gradients of the ReLU and of the bias
+before the pooling can therefore be computed from the pooled values, which are several times
+smaller.
 
-The kernel is always the oneDNN library's where there is one. TensorFlow has two kernels for
-it on a CPU; oneDNN's is some ten times faster. TensorFlow takes it only if it comes, in its
-order of the graph's nodes, to the pooling before the gradient. In a loop, as local training is, the
-order depends on where it enters the loop, and differs from process to process. In a function of
-their own, without a loop, the pooling always comes first. To pool once more there takes little
-beside the convolutions.
+The kernel is the oneDNN library's if there is one. TensorFlow has two kernels for it on a CPU, and
+oneDNN's is some ten times faster. TensorFlow chooses it only if the pooling precedes the gradient
+in its order of the graph's nodes. In a loop, such as local training, the order depends on the entry
+into the loop, and differs from process to process. In a separate function, without a loop, the
+pooling always comes first. The repeated pooling costs little compared with the convolutions.
 """
 
 import collections

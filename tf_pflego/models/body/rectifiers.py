@@ -1,15 +1,15 @@
 """ReLUs of products that keep NaN on every engine.
 
-TensorFlow's optimiser of graphs joins a product, its bias and the ReLU that follows into one
-operation, which takes a NaN for 0, as the operation ReLU alone does not. The worker of TensorFlow
-Federated does not join them. So a client whose numbers overflow would have NaN for its features
-there, and 0 in process, where nothing would tell that they mean nothing.
+TensorFlow's graph optimiser joins a product, its bias and the ReLU that follows into one operation,
+which converts NaN to 0, unlike the operation ReLU. The worker of TensorFlow Federated does not join
+them. A client with overflowing numbers would therefore have NaN as its features there, and 0 in
+process, without a sign that they are meaningless.
 
 As the maximum of its input and 0 a ReLU is not joined, keeps NaN, and computes the same bits
-otherwise. That costs one more pass over the results. Beside a product this is too little to be
-measured; beside a convolution it is about 5 % of a round. There the operations stay joined, so that
-a NaN which first arises in a convolution may become 0 in process. If its inputs were infinite, the
-gradient of the convolution's kernel is NaN nevertheless.
+otherwise. This costs another pass over the results. With a product the cost is too small to
+measure, and with a convolution it is about 5 % of a round. There the operations stay joined: a NaN
+that first arises in a convolution may become 0 in process. If its inputs were infinite, the
+gradient of the convolution's kernel is still NaN.
 """
 
 import tensorflow as tf

@@ -182,7 +182,7 @@ def _depend(tensors, weights):
 
 
 def _owner_of_losses(model):
-    """Returns which layer has a regularizer or a loss, if one says so."""
+    """Returns the layer with a regularizer or a loss, if any."""
     for layer in model._flatten_layers(include_self=False):
         has = [name for name, one in vars(layer).items() if name.endswith("_regularizer") and one]
         if has:
@@ -210,7 +210,7 @@ def bytes_per_example(tensors: Sequence[tf.Tensor | tf.TensorSpec]) -> int:
 
 
 def _check(traced, model):
-    """Raises ValueError unless what was traced is a function of theta and examples to [n, M]."""
+    """Raises ValueError unless the traced graph is a function of theta and examples to [n, M]."""
     nodes = list(graphs.nodes_and_called(traced.function.graph.as_graph_def()))
     for node in nodes:
         if any(part in node.op for part in _RANDOM_OPS) and OF_SEED not in node.name:
@@ -268,9 +268,9 @@ def _check(traced, model):
 def forward_and_backward(
     traced: Traced, model: tf.keras.Model, statistics: Sequence[Any] = ()
 ) -> ForwardAndBackward:
-    """Returns what was traced as two graphs, in which theta is an argument.
+    """Returns the traced function as two graphs with theta as an argument.
 
-    So are the variables of some `statistics`, as normalisation reads them in inference.
+    The variables of some `statistics`, as normalisation reads them in inference, are too.
     """
     graph_def = graphs.freeze(traced.function)
     rectifiers.keep_nan(graph_def)
@@ -327,10 +327,10 @@ def _check_last_operation(graph_def, traced):
 
 
 class OneExample(NamedTuple):
-    """A body with loops on one example, as a graph that TFLite can hold.
+    """A body with loops on one example, as a graph for TFLite.
 
-    It is traced without its gradient, for which a loop keeps what each step computes, in lists that
-    no file can hold, and for one example, since TFLite needs lists whose items have a known size.
+    It is traced without its gradient, since a loop stores values of each step for it in lists that
+    no file can contain, and for one example, since TFLite needs lists with items of a known size.
     """
 
     graph: Any  # GraphDef
@@ -362,7 +362,7 @@ class OneExample(NamedTuple):
 
 
 def _captures_of(variables, captured):
-    """Returns what a graph calls variables that it has captured."""
+    """Returns a graph's names of captured variables."""
     return [captured[id(_tf_variable(variable).handle)] for variable in variables]
 
 

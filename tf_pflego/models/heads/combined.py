@@ -33,9 +33,9 @@ def combined(
 ) -> tf.Tensor:
     """Returns for each of r clients a weighted mean [C, M + 1] of the heads [r, C, M + 1] of all.
 
-    Client i weighs client j's by the a_ij, at least 0 and of sum 1, of the least
-    sum_j a_ij^2 v_j + |h_i - sum_j a_ij h_j|^2, for h [r, C, M] and v [r]. A row is the mean over
-    clients that have its class, `present` [r, C]; if none of them counts, it stays.
+    Client i weighs client j's by the a_ij, at least 0 and of sum 1, of the least sum_j a_ij^2 v_j +
+    |h_i - sum_j a_ij h_j|^2, for h [r, C, M] and v [r]. A row is the mean over clients that have
+    its class, `present` [r, C]. Without such clients it does not change.
     """
     h = tf.cast(tf.reshape(means, [tf.shape(means)[0], -1]), tf.float64)
     gram = tf.linalg.matmul(h, h, transpose_b=True)

@@ -6,23 +6,23 @@ With a gate g in [0, 1] and a correction U [K, M + 1], its head is W = g R + U.
 
     F(U, g) = l(g R + U) + (lambda_i / 2) |U|^2
 
-where l is the client's mean loss; for X, Z and E see `models.heads.objective`. With classes, the
+where l is the client's mean loss. For X, Z and E see `models.heads.objective`. With classes, the
 penalty grows with the shared head's knowledge of them, lambda_i = lambda max(1, l(0) / l(R))^p: if
-little is left to correct, a correction would mostly fit the client's few examples. With
-Z = R X^T the logits are g Z + U X^T, so that Z is computed once. A step with rates b and c is
+little is left to correct, a correction would mostly fit the client's few examples. With Z = R X^T
+the logits are g Z + U X^T, and Z is computed once. A step with rates b and c is
 
     U <- (U - b E X) / (1 + b lambda_i),  g <- min(max(g - c sum_kj E_kj Z_kj, 0), 1)
 
-where the same errors E serve both. It is a gradient step on l, followed by the proximal step of the
-penalty and of the interval.
+where the same errors E are used for both. It is a gradient step on l, followed by the proximal step
+of the penalty and of the interval.
 
 The bound of a step: the Hessian of the loss in the logits is at most h, which is 1/2 for the
-cross-entropy of classes. The curvature of F in U alone is therefore at most h A + lambda, where A
-is the mean of |x|^2 over the rows of X, and the curvature in g alone is at most h B, where B is the
-mean of |z|^2 over the examples; with classes it is the mean of |z - mean of z|^2, since what all
-logits of an example have in common changes nothing. For both together, the curvature is at most
-twice as large in each, so that a step with the rates 1 / (2 h A + lambda) for U and 1 / (2 h B) for
-g does not raise F, whatever lambda_i is, since the step of the penalty is a proximal one.
+cross-entropy of classes. The curvature of F in U is therefore at most h A + lambda, where A is the
+mean of |x|^2 over the rows of X, and the curvature in g is at most h B, where B is the mean of
+|z|^2 over the examples. With classes it is the mean of |z - mean of z|^2, since a common term in
+all logits of an example changes nothing. For both together, the curvature is at most twice as large
+in each. A step with the rates 1 / (2 h A + lambda) for U and 1 / (2 h B) for g therefore does not
+raise F at any lambda_i, since the step of the penalty is proximal.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class CorrectedHead:
     def rate(self, largest: float, cap: str) -> tf.Tensor:
         """Returns [] the rate of both U and g, at most `largest`.
 
-        The cap is 1 / (h A + lambda), one over the curvature in U alone (correction), or
-        1 / (h A + h B + lambda), at which no step raises F (joint), or nothing (none).
+        The cap is 1 / (h A + lambda), one over the curvature in U (correction), 1 / (h A + h B +
+        lambda), at which no step raises F (joint), or no cap (none).
         """
         if cap == "none":
             return tf.constant(largest)
@@ -123,10 +123,10 @@ class CorrectedHead:
     def descend(
         self, correction: tf.Tensor, gate: tf.Tensor, steps: int, rate: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns (U, g) at which F is no larger than at these; absent rows stay as they are.
+        """Returns (U, g) with F no larger than at the arguments. Absent rows do not change.
 
-        If F has risen after `steps` steps of `rate`, or is not a number, they are taken again from
-        the start with rates at which no step raises it.
+        If F has risen after `steps` steps of `rate`, or is not a number, they are repeated from the
+        start with rates at which no step raises it.
         """
         if are_none(steps) or self._objective.is_constant:
             return correction, gate
@@ -172,9 +172,9 @@ class CorrectedHead:
     def _two_class_steps(self, correction, gate, steps, rate, gate_rate):
         """Follows only d = U_1 - U_0, as `head_descent` does, with z = Z_1 - Z_0.
 
-        The gradients of both rows are each other's negative. So their mean only shrinks, and the
-        error e of class 1 says it all: dl/dg is the sum of e z. If one class is absent, the loss is
-        0 and so is e.
+        The gradients of the two rows are each other's negative. Their mean therefore only shrinks,
+        and the error e of class 1 is sufficient: dl/dg is the sum of e z. If one class is absent,
+        the loss and e are 0.
         """
         objective = self._objective
         both_present = tf.reduce_min(objective.where_present(tf.ones([2, 1]), 0.0))

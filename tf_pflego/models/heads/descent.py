@@ -37,7 +37,7 @@ def minimize(
     steps: int | tf.Tensor,
     optimizer: optimizers.Optimizer,
 ) -> tf.Tensor:
-    """Returns the head after `steps` full-batch steps of an optimiser whose state starts anew."""
+    """Returns the head after `steps` full-batch steps of an optimiser with a new state."""
     if are_none(steps) or objective.is_constant:
         return head
 

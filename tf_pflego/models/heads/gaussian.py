@@ -38,10 +38,10 @@ def discriminant(
 def estimates(
     features: tf.Tensor, members: tf.Tensor, otherwise: Estimates, identity: float
 ) -> Estimates:
-    """Returns the estimates of the examples that `members` counts; the covariance has `identity` I.
+    """Returns the estimates from the examples in `members`; the covariance has `identity` I.
 
-    It is [n, K], 1 at an example's class, and 0 for what does not count. A class without examples
-    has the mean of `otherwise`; with fewer than two examples the covariance is that one too.
+    It is [n, K], 1 at an example's class, and 0 for excluded examples. A class without examples has
+    the mean of `otherwise`. With fewer than two examples the covariance is also from `otherwise`.
     """
     count, total = tf.reduce_sum(members, axis=0)[:, None], tf.reduce_sum(members)
     sums = tf.linalg.matmul(members, features, transpose_a=True)
@@ -62,8 +62,9 @@ def interpolated(
 ) -> Estimates:
     """Returns share * own + (1 - share) * of_all, with own estimates from features [n, M].
 
-    It is the one of `SHARES` with the least cross-entropy when each half of the examples is
-    predicted from estimates of the other half; a class's examples are dealt to both halves in turn.
+    It is the value of `SHARES` with the least cross-entropy when each half of the examples is
+    predicted from estimates of the other half. A class's examples are assigned to both halves in
+    turn.
     """
     shares, losses = tf.constant(SHARES), 0.0
     place = tf.argsort(tf.argsort(tf.argmax(members, axis=1), stable=True))

@@ -18,8 +18,8 @@ ABSENT_LOGIT = -1e9
 def logits(head: tf.Tensor, features: tf.Tensor, classes: tf.Tensor | None = None) -> tf.Tensor:
     """Returns [n, K] logits from a head [K, M + 1] and features [n, M].
 
-    `classes` [K] int32 is the class of each row: rows whose class is negative are absent. Without
-    it all are present.
+    `classes` [K] int32 is the class of each row: rows with a negative class are absent. Without it
+    all are present.
     """
     bias = head[:, -1]
     if classes is not None:
@@ -61,7 +61,7 @@ def add_to_bias(head: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 def uniform(seed: tf.Tensor, classes: tf.Tensor, num_features: int) -> tf.Tensor:
     """Returns a head [K, M + 1] from Uniform[0, 1) for the client's classes, 0 for the others.
 
-    The seed is [2] int32; `classes` is as in `logits`. Source: PFLEGO, section 3.2.
+    The seed is [2] int32, and `classes` is as in `logits`. Source: PFLEGO, section 3.2.
     """
     drawn = tf.random.stateless_uniform([classes.shape[0], num_features + 1], seed)
     return tf.where((classes >= 0)[:, None], drawn, 0.0)

@@ -30,17 +30,17 @@ class HeadObjective:
     """The mean loss of one client as a function of its head.
 
     Args:
-      features: [n, M] float32; [n, T, M] for the positions of sequences, each of which is an
-        example if it has a label.
+      features: [n, M] float32, or [n, T, M] for the positions of sequences, where each labelled
+        position is an example.
       labels: As the task takes them.
       rows: K, the number of rows of a head.
-      classes: [K] int32, the class of each row; rows whose class is negative are absent: they have
-        no probability and stay as they are. None if all are present.
+      classes: [K] int32, the class of each row. Rows with a negative class are absent: they have no
+        probability and do not change. None if all are present.
       task: The task; see `core.tasks`.
       penalty: Weight of half the squared norm of the head without its biases.
 
     Attributes:
-      inputs: X, [n, M'] float32; M' is M + 1 rounded up to whole cache lines.
+      inputs: X, [n, M'] float32. M' is M + 1 rounded up to whole cache lines.
       targets: The labels as the task's loss takes them, such as [K, n] float32.
       example_weight: [] float32, 1 / n.
       rows: K.
@@ -137,9 +137,9 @@ class HeadObjective:
     def least_squares(self) -> tf.Tensor:
         """Returns the head [K, M + 1] of the least loss, for a task of least squares.
 
-        It solves (X^T X / n + penalty D) W^T = X^T Y / n in float64, by Cholesky's method; D is the
-        identity but for a 0 at the bias. A tiny multiple of the identity is added, so that
-        among several minima, as with more features than examples, it is the one of the least norm.
+        It solves (X^T X / n + penalty D) W^T = X^T Y / n in float64, by Cholesky's method, where D
+        is the identity except for a 0 at the bias. A tiny multiple of the identity selects the
+        minimum with the least norm if there are several, as with more features than examples.
         """
         inputs = tf.cast(self.inputs[:, : self._width], tf.float64)
         targets, weight = (tf.cast(t, tf.float64) for t in (self.targets, self.example_weight))
@@ -160,7 +160,7 @@ class HeadObjective:
         return self.pad(head)
 
     def pad(self, head: tf.Tensor) -> tf.Tensor:
-        """Returns a head [K, M + 1] as wide as X, [K, M']; its absent rows stay as they are."""
+        """Returns a head [K, M + 1] as wide as X, [K, M']. Its absent rows do not change."""
         return tf.pad(head, [(0, 0), (0, -self._width % _FLOATS_PER_CACHE_LINE)])
 
     def narrow(self, wide: tf.Tensor, start: tf.Tensor) -> tf.Tensor:

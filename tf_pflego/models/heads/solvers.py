@@ -1,14 +1,14 @@
 """Solvers for a head over fixed features: alternatives to PFLEGO's tau - 1 gradient steps.
 
-PFLEGO, section 3.2, admits any solver that does not raise the client's loss. That is checked here:
-if a solver ends with a larger loss than it started from, or with a loss that is not a number, its
-result is replaced by gradient descent's with the rate 1 / L, which cannot raise the loss. A
-loss without such an L, such as counts', takes one over the curvature in its place; if that raises
-the loss too, the head stays where it was.
+PFLEGO, section 3.2, admits any solver that does not raise the client's loss. This is checked here:
+if a solver ends with a larger loss than at its start, or with a loss that is not a number, its
+result is replaced by gradient descent's with the rate 1 / L, which cannot raise the loss. A loss
+without such an L, such as the loss of counts, uses one over the curvature instead. If that raises
+the loss too, the head does not change.
 
-A step of each solver takes one product with the features and one with their transpose, so that
-equal `steps` cost about the same. `exact`, for least squares alone, solves the linear equations of
-the minimum instead, whatever the number of steps.
+A step of each solver takes one product with the features and one with their transpose: equal
+`steps` cost about the same. `exact`, only for least squares, solves the linear equations of the
+minimum instead, at any number of steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def solve(
     solver: str,
     rate: float | tf.Tensor,
 ) -> tf.Tensor:
-    """Returns a head [K, M + 1] at which the client's loss is no larger than at `head`.
+    """Returns a head [K, M + 1] with a client's loss no larger than at `head`.
 
     The rows of absent classes stay as they are. Newton takes one Newton step, by conjugate
     gradients, per ten steps, and needs no rate.
@@ -70,14 +70,14 @@ def automatic_rate(
 ) -> tf.Tensor:
     """Returns [] a learning rate for `solve` that needs no tuning: min(1/c, largest).
 
-    Here c is the curvature of the loss at `head`. Proposition 2 asks for a rate below 2/L, where L
-    bounds the curvature at any head. But if a client is sure of most of its predictions, L is so
-    far above c that with a rate of 1/L the head falls behind the features. The rate used here may
-    be larger, because `solve` makes sure that the loss does not rise. Before the features have
-    grown, c is small, and the head would run ahead of the features: `largest` holds it back; PFLEGO
-    passes rho I/r, the rate of its last step on the head in round 1. Momentum m moves 1 / (1 - m)
-    times as far, so its rate is smaller by that factor. Adam has none: its rate means something
-    else than gradient descent's.
+    Here c is the curvature of the loss at `head`. Proposition 2 requires a rate below 2/L, where L
+    bounds the curvature at any head. If a client predicts with confidence, L is so far above c that
+    with a rate of 1/L the head falls behind the features. The rate used here may be larger, because
+    `solve` ensures that the loss does not rise. Before the features have grown, c is small, and the
+    head would run ahead of the features: `largest` limits it. PFLEGO passes rho I/r, the rate of
+    its last step on the head in round 1. Momentum m moves 1 / (1 - m) times as far, and its rate is
+    smaller by that factor. Adam has no such rate: its rate has another meaning than gradient
+    descent's.
     """
     rate = tf.minimum(1 / objective.curvature(head), largest)
     return rate * (1 - optimizers.MOMENTUM) if solver == "momentum" else rate
