@@ -184,7 +184,7 @@ def test_a_model_that_does_not_fit_the_clients_classes_is_refused(tiny_model, ma
         simulation_of(sharing, clients)
 
 
-FOR_CLASSES = named_in("docs/tasks.md", "support only classification", "`pflego_shared_head` is not")
+FOR_CLASSES = named_in("docs/tasks.md", "only classification", "`pflego_shared_head` is not")
 
 
 @pytest.mark.parametrize("task", ["regression", "multi_label", "counts", "own"])

@@ -125,7 +125,7 @@ class Participation:
         return ids[~drops_out]
 
     def dropped(self, seed: int, round_number: int, cohort: str = "participants") -> np.ndarray:
-        """Returns the ids of the clients that are sampled, as in `draw`, but drop out, [c] int64."""
+        """Returns the ids of the clients that are sampled, as in `draw`, and drop out, [c]."""
         if not self.dropout_rate:
             return np.zeros(0, np.int64)
         ids, drops_out = self._drawn(seed, round_number, cohort)

@@ -15,7 +15,8 @@ def held_out(labels: np.ndarray, offsets: np.ndarray, fraction: float, seed: int
     fewer are held out then. A client without a class of two examples is the exception: an example
     of it is held out, and its class is not trained on. Within a class, the selection is uniform.
 
-    The selection depends only on the arguments and on no other random values of the run. The labels [N] matter only by their equality within a client.
+    The selection depends only on the arguments and on no other random values of the run. The
+    labels [N] matter only by their equality within a client.
     """
     fraction = values.number("validation_fraction", fraction, above=0, below=1)
     rng = seeds.generator(values.seed(seed), "validation")
