@@ -202,7 +202,7 @@ def epsilon_of(config: Any, participation: Participation, num_exchanges: int) ->
 
 
 def epsilon_after(config: Any, simulation: Any, rounds: int) -> float:
-    """Returns epsilon of a private simulation when it has had so many more rounds, by its noise."""
+    """Returns epsilon of a private simulation after so many further rounds, by its noise."""
     states = simulation.server_state.wrapper
     claim = claimed(config) | {"epsilon": None}
     claim["noise_multiplier"] = float(states[0].noise_multiplier)

@@ -30,7 +30,7 @@ def facts_of(
     num_global_classes: int,
     directory: pathlib.Path | None = None,
 ) -> ModelFacts:
-    """Returns the facts of clients on this machine; a given model may standardise by itself."""
+    """Returns the facts of clients on this machine. A given model may standardise itself."""
     settings, model = plan.settings, plan.model
     facts = ModelFacts(
         clients.example_shape,
@@ -70,13 +70,13 @@ def build_simulation(
 
     Args:
       run_config: The configuration of the run.
-      clients: All its clients, if they are loaded already. If they have no validation examples,
-        and `validation_fraction` asks for some, these are drawn from them.
-      model: The model that they train; None for the network of `run_config`.
+      clients: All its clients, if they are loaded already. If they have no validation examples, and
+        `validation_fraction` requests some, these are selected from them.
+      model: The clients' model; None for the network of `run_config`.
       algorithm: As in `run`.
-      elsewhere: If the clients are programs on other machines; `clients` then has no examples.
+      elsewhere: Whether the clients are programs on other machines. `clients` then has no examples.
       directory: As in `load_clients`.
-      **hyper_parameters: The algorithm's hyper-parameters; those left out keep their defaults.
+      **hyper_parameters: The algorithm's hyper-parameters. The rest keep their defaults.
 
     Raises:
       TypeError: `run_config`, `clients` or `model` has another class, or the algorithm has no such

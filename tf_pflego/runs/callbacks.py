@@ -17,7 +17,7 @@ class Callback:
     """The base of callbacks, which a run calls between rounds; define the methods you need.
 
     A method may read, evaluate and save the simulation, and may not run, restore or close it. An
-    exception that it raises ends the run, after a checkpoint from which the run can be resumed.
+    exception in it ends the run, after a checkpoint, and the run can be resumed.
     """
 
     def on_run_begin(self, simulation: Simulation, records: Sequence[Record]) -> bool | None:
@@ -28,8 +28,8 @@ class Callback:
 
         Args:
           simulation: The simulation.
-          records: The metrics of the rounds that are done: none, unless the run goes on with
-            another. A callback that remembers rounds has to take them from these.
+          records: The metrics of the finished rounds, which are empty unless the run continues an
+            earlier run. A callback with state about rounds has to compute it from these.
 
         Returns:
           True if the run is to end here.
@@ -40,7 +40,7 @@ class Callback:
 
         Args:
           simulation: The simulation.
-          record: The metrics of the round, as in metrics.jsonl; only evaluated rounds have
+          record: The metrics of the round, as in metrics.jsonl. Only evaluated rounds have
             statistics such as accuracy.
 
         Returns:
@@ -59,21 +59,21 @@ class Callback:
 class EarlyStopping(Callback):
     """Ends a run when a metric has not improved for some evaluated rounds.
 
-    The run ends with the model of its last round, not of its best one. A resumed run stops at the
-    round at which it would have stopped without the interruption.
+    The run ends with the model of its last round, not of its best round. A resumed run stops at the
+    same round as without the interruption.
 
     Args:
       metric: The metric, by its name in metrics.jsonl. None for the mean over clients of the run's
         first statistic, such as `validation_accuracy/client_mean`, on validation examples, which a
         run has with `validation_fraction`.
       patience: The number of evaluated rounds without improvement after which the run ends.
-      min_delta: The amount, at least 0, by which a value must exceed the best one so far.
-      mode: Whether a larger value is better (max) or a smaller one (min). None for the statistic's
-        own, such as min for `test_root_mean_squared_error/client_mean`; for metrics without a
-        statistic it is max.
+      min_delta: The amount, at least 0, by which a value must exceed the best value.
+      mode: Whether a larger value is better (max) or a smaller value (min). None for the
+        statistic's own mode, such as min for `test_root_mean_squared_error/client_mean`, or max for
+        metrics without a statistic.
 
     Attributes:
-      best: The best value so far.
+      best: The best value.
       best_round: The round of the best value; 0 before the first.
 
     Raises:
@@ -94,7 +94,7 @@ class EarlyStopping(Callback):
         self._forget()
 
     def _forget(self, first="accuracy"):
-        """Forgets the best value; the metric defaults to the run's first statistic."""
+        """Resets the best value. The metric defaults to the run's first statistic."""
         self._watched = self.metric or f"validation_{first}/client_mean"
         self._shown = statistic_names.of_metric(self._watched)
         if self.mode is not None:
@@ -103,7 +103,7 @@ class EarlyStopping(Callback):
         self.best_round = self._waited = 0
 
     def on_run_begin(self, simulation: Simulation, records: Sequence[Record]) -> bool:
-        """Goes through the rounds that are done; see `Callback.on_run_begin`.
+        """Processes the finished rounds; see `Callback.on_run_begin`.
 
         Raises:
           ValueError: The metric is on validation examples, which the run does not have.
@@ -122,7 +122,7 @@ class EarlyStopping(Callback):
         return self._waited >= self.patience
 
     def after_round(self, simulation: Simulation, record: Record) -> bool:
-        """Compares a round with the best one; see `Callback.after_round`.
+        """Compares a round with the best round; see `Callback.after_round`.
 
         Raises:
           ValueError: The run has no such metric.
@@ -156,7 +156,7 @@ class EarlyStopping(Callback):
 
 
 def checked(callbacks: Any) -> list[Callback]:
-    """Returns the callbacks that a user gave; raises TypeError if they are something else."""
+    """Returns a user's callbacks; raises TypeError for objects of other types."""
     if not isinstance(callbacks, list | tuple):
         raise TypeError(
             f"`callbacks` must be a list of `Callback`; got {values.shown(callbacks)}. Put them in "
@@ -168,7 +168,7 @@ def checked(callbacks: Any) -> list[Callback]:
 
 
 class SpendsAtMost(Callback):
-    """Ends a private run before the round with which it would exceed its epsilon."""
+    """Ends a private run before the round that would exceed its epsilon."""
 
     def __init__(self, run_config):
         self._run_config = run_config

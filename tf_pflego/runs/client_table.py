@@ -58,9 +58,9 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
 def new_client_columns(
     evaluation: Evaluation, epoch: int, first_client: int, new: ClientData
 ) -> Columns:
-    """Returns the columns of new_clients.csv, one row per new client, whose ids follow the first's.
+    """Returns the columns of new_clients.csv, a row per new client. Their ids follow the first's.
 
-    `new` evaluates these clients after this number of epochs of their own training.
+    `new` evaluates these clients after this number of epochs of local training.
     """
     count = new.num_clients
     tested = [split for split, named in evaluation.tallies.items() if named]
@@ -113,10 +113,10 @@ def worst_rows(columns: Columns, first: Shown) -> tuple[float, int, list[tuple[s
     """Returns the values of the worst clients, by the first statistic of the run.
 
     These are the mean of the worst tenth of the clients, their number, and, below a head, a row for
-    each of the worst five, the worst first: name, classes if there are any, numbers of training and
-    test examples, and value. An error in units has the mean and the deviation of the client's
-    labels beside it, and its ratio to this deviation, which is largest for the worst. Clients for
-    which the statistic is not defined are left out.
+    each of the worst five, the worst first: name, any classes, numbers of training and test
+    examples, and value. An error in units also has the mean and the deviation of the client's
+    labels, and its ratio to this deviation, which is largest for the worst. Clients with an
+    undefined statistic are excluded.
     """
     measured = [float(value) for value in columns[f"test_{first.name}"]]
     known = [row for row, value in enumerate(measured) if not math.isnan(value)]

@@ -335,8 +335,8 @@ class RunConfig(
 ):
     """The settings of a run, apart from the hyper-parameters of its algorithm.
 
-    Values of other types that stand for the same are converted: NumPy's numbers, whole floats, and
-    `os.PathLike` for directories.
+    Equivalent values of other types are converted: NumPy's numbers, whole floats, and `os.PathLike`
+    for directories.
 
     Raises:
       ValueError: A field does not take its value, or two do not go together.
@@ -362,7 +362,7 @@ class RunConfig(
                 )
 
     def chosen(self, name: str) -> Any:
-        """Returns the value of a setting; the dataset's default if it is "auto" or 0."""
+        """Returns the value of a setting, or the dataset's default if it is "auto" or 0."""
         return chosen(vars(self), name)
 
     def place(self) -> engine_choice.Choice:
@@ -378,7 +378,7 @@ class RunConfig(
         return self.compile == "on"
 
     def participation_of(self, num_clients: int) -> Participation:
-        """Returns the draw of participants from `num_clients` clients."""
+        """Returns the sampling of participants from `num_clients` clients."""
         bounds = None
         if self.participation == "range":
             least, most = self.clients_per_round_range.split(",")
@@ -392,7 +392,7 @@ class RunConfig(
 
 
 def chosen(settings: Mapping[str, Any], name: str) -> Any:
-    """Returns the value of one of a run's settings; see `RunConfig.chosen`."""
+    """Returns the value of a run's setting; see `RunConfig.chosen`."""
     value = settings[name]
     is_table = settings["client_column"] or settings["dataset"] not in catalogue.KNOWN
     known = catalogue.OF_TABLES if is_table else catalogue.KNOWN[settings["dataset"]]

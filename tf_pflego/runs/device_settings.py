@@ -1,4 +1,4 @@
-"""The settings of a run whose clients are programs on other machines."""
+"""The settings of a run with clients that are programs on other machines."""
 
 import dataclasses
 import functools

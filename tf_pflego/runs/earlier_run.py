@@ -1,6 +1,7 @@
 """A run that starts from an earlier one takes over states, preprocessing, classes and moments.
 
-The later run's directory has all but the states, so it is resumed and loaded alone.
+The later run's directory has everything except the states, and is resumed and loaded without the
+earlier run.
 """
 
 import math
@@ -32,7 +33,7 @@ class Beginning(NamedTuple):
 
     @classmethod
     def of(cls, run_config: Any, directory: pathlib.Path | None) -> "Beginning":
-        """Returns a run's beginning, empty if it starts from no other run; raises ValueError.
+        """Returns a run's beginning, empty without an earlier run; raises ValueError.
 
         It is in the directory of the run itself if that has begun.
         """
@@ -109,7 +110,7 @@ def refuse_another(plan: Any) -> None:
 
 
 def warn_of_trained_rows(start_from: str, clients: ClientData) -> None:
-    """Says how many rows of a test the run that this one starts from was trained on."""
+    """Logs the number of test rows that the earlier run was trained on."""
     trained = partition_file.trained_rows(_place(start_from))
     for split in sorted(clients.splits.keys() - {"train"}) if len(trained) else ():
         rows = fingerprints.of_rows(clients.splits[split].examples)

@@ -13,7 +13,7 @@ from tf_pflego.runs import config, earlier_run, table_settings
 def load_clients(
     settings: config.RunConfig, directory: pathlib.Path | None = None
 ) -> data.ClientData:
-    """Loads a run's clients; `directory` is its own if it starts from another and has begun."""
+    """Loads a run's clients; `directory` is its own if it started from an earlier run."""
     load = _clients_of_table if settings.client_column else _clients_of_dataset
     uniform = settings.client_weights == config.UNIFORM
     return dataclasses.replace(load(settings, directory), uniform_weights=uniform)
@@ -102,7 +102,7 @@ def _groups(settings, dataset, num_clients):
 
 
 def settings_of(clients: data.ClientData) -> config.RunConfig | None:
-    """Returns the settings that all these clients were loaded by; None if they were not."""
+    """Returns the settings that all these clients were loaded by, or None."""
     loader = clients.origin and clients.partition and clients.origin.load
     if isinstance(loader, functools.partial) and loader.func is load_clients:
         return loader.args[0]

@@ -1,4 +1,4 @@
-"""The method and the network of a stored run; a user's own are loaded if the user names them."""
+"""The method and the network of a stored run. The user names their code to load it."""
 
 import pathlib
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ def is_own(configuration: Mapping[str, Any]) -> bool:
 def method_of_stored(
     configuration: Mapping[str, Any], algorithm: Named | None, path: pathlib.Path
 ) -> Method:
-    """Returns the method of a run; code is loaded only from a file that the user names."""
+    """Returns the method of a run. Code is loaded only from a file that the user names."""
     name = configuration["algorithm"]
     if not is_own(configuration):
         if algorithm is not None:
@@ -46,7 +46,7 @@ def method_of_stored(
 def network_of_stored(
     configuration: Mapping[str, Any], network: str | None, path: pathlib.Path
 ) -> str:
-    """Returns the network of a run; a file is loaded only if the user names it."""
+    """Returns the network of a run. A file is loaded only if the user names it."""
     name = configuration["network"]
     if not networks.is_file(name):
         if network is not None:

@@ -6,7 +6,7 @@ from tf_pflego.engines.engine import Place
 
 
 class ModelFacts(NamedTuple):
-    """The facts about clients that a run's model depends on; they may be on other machines."""
+    """The facts about clients that a run's model depends on, also for remote clients."""
 
     example_shape: tuple[int, ...]
     num_classes: int  # K, the most that a client has

@@ -51,7 +51,7 @@ class OutputSettings:
 
 
 def check(config: Any) -> None:
-    """Raises ValueError if a run cannot go on or begin as these settings say."""
+    """Raises ValueError if a run cannot continue or begin with these settings."""
     if config.resume and (config.overwrite or not config.output_dir):
         expected, got = ("without", "both") if config.overwrite else ("with", "no output_dir")
         other = "overwrite" if config.overwrite else "output_dir"

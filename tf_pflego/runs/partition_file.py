@@ -27,11 +27,10 @@ def write(
 ) -> None:
     """Writes the partition of all clients of a run into its directory.
 
-    If a user gave them (`are_own`), the file has `fingerprints` [I, 16] and, if there are any, the
-    `class_names` of all global classes. It has the clients' `names` [I] wherever there are some,
-    and the MOMENTS [K] by which the task standardises quantities. A run that others may start from
-    has the `trained_rows`, of its own and of the run in the directory `earlier`. The file has the
-    permissions of `mode`.
+    If a user gave them (`are_own`), the file has `fingerprints` [I, 16] and any `class_names` of
+    all global classes. It has any `names` [I] of the clients, and the MOMENTS [K] by which the task
+    standardises quantities. For later runs that start from it, it has the `trained_rows` of this
+    run and of the run in the directory `earlier`. The file has the permissions of `mode`.
     """
     about = {"fingerprints": clients.fingerprints} if are_own else {}
     if are_own and earlier is not None:
@@ -99,7 +98,7 @@ def refuse_others(directory: pathlib.Path, clients: ClientData, of_table: bool =
 
 
 def _known(path: pathlib.Path) -> tuple[Any, Any]:
-    """Returns the fingerprints and the names; None if there are none."""
+    """Returns the fingerprints and the names, or None."""
     try:
         arrays = limited_files.arrays(path, math.inf)
     except (OSError, limited_files.DamagedFileError):

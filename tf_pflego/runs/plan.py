@@ -41,15 +41,15 @@ _TAKEN = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """All that makes a run what it is. `of` makes one from the names of settings.
+    """The complete description of a run. `of` makes a plan from the names of settings.
 
     Attributes:
       settings: The settings of the run.
       method: The method that it trains, of the package or the user's own.
       hyper_parameters: The method's own, as its dataclass.
-      clients: All clients, if the user gives them; None for those that the settings describe.
-      model: The model, if the user gives one; None for the network of the settings.
-      elsewhere: The clients' place, if they are programs on other machines; `clients` then has no
+      clients: The user's clients; None for clients from the settings.
+      model: The user's model; None for the network of the settings.
+      elsewhere: The clients' place, if they are programs on other machines. `clients` then has no
         examples.
 
     Raises:
@@ -75,10 +75,10 @@ class Plan:
         elsewhere: Elsewhere | None = None,
         **hyper_parameters: Any,
     ) -> "Plan":
-        """Returns the plan of a run; hyper-parameters that are left out keep their defaults.
+        """Returns the plan of a run. The remaining hyper-parameters keep their defaults.
 
-        `algorithm` is the user's own method, its builder or FILE.py:FUNCTION, or None for the one
-        that the settings name.
+        `algorithm` is the user's own method, its builder or FILE.py:FUNCTION, or None for the
+        method of the settings.
         """
         values.instance("run_config", settings, RunConfig, "Make one: `RunConfig(...)`.")
         method = _method_of(settings, algorithm)
@@ -113,7 +113,7 @@ class Plan:
         statistic_names.learn(self.own_statistics)
 
     def but(self, **settings: Any) -> "Plan":
-        """Returns a plan with other settings, and the defaults of what it reads no more."""
+        """Returns a changed plan, with the defaults of settings that it no longer reads."""
         return dataclasses.replace(self, settings=changed(self.settings, **settings))
 
     @property
@@ -122,7 +122,7 @@ class Plan:
 
     @property
     def of_method(self) -> dict[str, Any]:
-        """The hyper-parameters by name; a schedule without rounds has the run's."""
+        """The hyper-parameters by name. A schedule without rounds has the run's."""
         named = dataclasses.asdict(self.hyper_parameters)
         if self._falls and not named["schedule_rounds"]:
             named["schedule_rounds"] = self.settings.num_rounds
@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def num_clients(self) -> int:
-        """How many clients take part; 0 if these are groups of data that are not loaded yet."""
+        """The number of clients, or 0 if these are groups of data that are not loaded yet."""
         new = self.settings.new_clients
         if self.clients is not None:
             return self.clients.num_clients - new

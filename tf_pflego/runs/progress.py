@@ -34,7 +34,7 @@ _FEW = 0.02  # A bound that cuts a smaller share of the uploads hardly bounds th
 
 
 class Progress(Callback):
-    """Logs each round, and shows a bar in notebooks and where a program says."""
+    """Logs each round, and shows a bar in notebooks and terminals."""
 
     def __init__(self, num_rounds: int):
         self._num_rounds = num_rounds
@@ -108,7 +108,7 @@ def say_decline(records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
-    """Returns the table that a run ends with, in at most 60 columns.
+    """Returns the final table of a run, in at most 60 columns.
 
     `clients` are the columns of clients.csv.
     """
@@ -141,7 +141,7 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
 
 
 def remarks_on_privacy(summary: Mapping[str, Any], mechanism: str) -> list[str]:
-    """Returns who is trusted in a private run, and whether its noise or its bound fits badly."""
+    """Returns the trusted parties of a private run, and warnings about its noise or bound."""
     if summary.get(EPSILON) is None:
         return []
     remarks = [trust(mechanism)]
@@ -163,7 +163,7 @@ def remarks_on_privacy(summary: Mapping[str, Any], mechanism: str) -> list[str]:
 
 
 def _rows_of(summary, first, split, whom, of_all=()):
-    """Returns the rows of the test or validation examples; `of_all` ends the rows on `whom`."""
+    """Returns the rows of the test or validation examples. `of_all` ends the rows on `whom`."""
     rows, measured = [], f"{split}_{first.name}"
     for who, label, more in (
         (measured, f"{whom} as served now", of_all),

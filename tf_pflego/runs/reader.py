@@ -1,7 +1,7 @@
 """The files of a run, its settings and tables, read with limits.
 
-A file that no run would write is a DamagedFileError; see `system.limited_files`. Nothing here needs
-TensorFlow.
+A file that no run would write is a DamagedFileError; see `system.limited_files`. This module does
+not need TensorFlow.
 """
 
 import csv
@@ -39,12 +39,12 @@ def _declared():
 
 @functools.cache
 def places() -> frozenset[str]:
-    """Returns the settings that say where things are and how they are kept."""
+    """Returns the settings about places and storage."""
     return frozenset(names_with(Role.PLACE, _declared()))
 
 
 def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings in which a run differs from the expected one, with both values."""
+    """Returns the settings that differ from the expected run, with both values."""
     with deferred.meanwhile():
         from tf_pflego.runs.settings_read import read_of
     expected, got = read_of(expected), read_of(got)
@@ -78,9 +78,9 @@ def configuration(path: pathlib.Path) -> dict[str, Any]:
 
 
 def records(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the rounds of metrics.jsonl; a last line without its end is one being written.
+    """Returns the rounds of metrics.jsonl. A last line without its end is still being written.
 
-    Counts are in [0, 10^18], and rounds are 1, 2, ..; metrics may have any value.
+    Counts are in [0, 10^18], and rounds are 1, 2, .. Metrics may have any value.
     """
     whole, _, _ = content(path).rpartition(b"\n")
     names: set[str] = set()

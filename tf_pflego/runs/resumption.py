@@ -1,4 +1,4 @@
-"""Whether a run may go on with another one: in which of its settings it may differ."""
+"""The rules for continuing a run: the settings that may differ."""
 
 import pathlib
 from collections.abc import Mapping

@@ -1,12 +1,11 @@
 """The directory of a run: its configuration, partition, metrics, clients and, last, summary.
 
-One process at a time uses it: a lock on the file `.lock` ends with the process, however that ends.
+One process at a time uses it: a lock on the file `.lock` ends with the process in all cases.
 
-A run that replaces another one works in `.new_run` inside the directory. When it is whole, the old
-files move to `.old_run`, `.new_run` becomes `.whole_run`, its files take their places, and the old
-ones are removed. Each of these steps is a rename, and the next run in the directory first goes on
-with them where they were interrupted, so that at any instant all files of the old or of the new run
-are there.
+A run that replaces an earlier run works in `.new_run` inside the directory. When it is whole, the
+old files move to `.old_run`, `.new_run` becomes `.whole_run`, its files move to their places, and
+the old files are removed. Each of these steps is a rename, and the next run in the directory first
+completes interrupted steps. At any instant all files of the old or of the new run exist.
 """
 
 import contextlib
@@ -50,7 +49,7 @@ _STEPS = (_NEW, ".whole_run", ".old_run")
 
 
 def holds_run(path: pathlib.Path) -> bool:
-    """Returns whether a directory holds a run, or an interrupted one's files."""
+    """Returns whether a directory contains a run, or an interrupted run's files."""
     return any((path / name).exists() for name in (*_STEPS, _CHECKPOINTS, _CONFIG))
 
 
@@ -62,9 +61,9 @@ def where_it_goes_on(path: pathlib.Path) -> pathlib.Path:
 class RunDirectory:
     """Writes the files of one run. Close it after use, or use it in a `with` statement.
 
-    With `overwrite` the planned run may take the place of another one, and with `resume` it may go
-    on with the one that is there; the summary of a finished one is then in `finished`. Any other
-    contents are a RunDirectoryError. Until the run is complete, its files are in `work`.
+    With `overwrite` the planned run may replace an earlier run, and with `resume` it may continue
+    it. The summary of a finished run is then in `finished`. Any other contents are a
+    RunDirectoryError. Until the run is complete, its files are in `work`.
     """
 
     def __init__(self, plan: Plan):
@@ -93,7 +92,7 @@ class RunDirectory:
         self.close()
 
     def close(self) -> None:
-        """Frees the directory for other runs; an unused one is left empty."""
+        """Frees the directory for other runs. An unused directory stays empty."""
         with contextlib.suppress(OSError):  # What could not be written has been reported.
             self._metrics.close()
         self._lock.release()
@@ -116,7 +115,7 @@ class RunDirectory:
     def begin(
         self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Starts a run of all `clients`, or restores one that goes on; returns the rounds done."""
+        """Starts a run of all `clients`, or restores a resumed run; returns the finished rounds."""
         self._configuration["clients_per_round"] = simulation.participation.clients_per_round
         if self._checkpoint is not None:
             return self._go_on(simulation, versions)
@@ -168,7 +167,7 @@ class RunDirectory:
         self._checkpoint_round = number
 
     def go_back(self, simulation: Simulation) -> list[dict[str, Any]]:
-        """Goes back to the newest checkpoint; returns the metrics of the rounds before it."""
+        """Returns to the newest checkpoint, and returns the metrics of the earlier rounds."""
         self._metrics.close()
         content = self._checkpoints.newest(self._check_metrics)
         if content is None:
@@ -184,9 +183,9 @@ class RunDirectory:
         new_clients: Sequence[Evaluation],
         clients: ClientData,
     ) -> None:
-        """Writes the files of a finished run; the last is summary.json, which marks a whole run.
+        """Writes the files of a finished run. The last is summary.json, which marks a whole run.
 
-        `new_clients` are evaluated after 0, 1, .. epochs; in `clients`, all of them, they come
+        `new_clients` are evaluated after 0, 1, .. epochs. In `clients`, all of them, they come
         after the simulation's.
         """
         data = simulation.data
@@ -233,7 +232,7 @@ class RunDirectory:
             raise _refusal(self.path / there[-1], "of none")
 
     def _place(self, overwrite, resume):
-        """Returns the directory in which the run works."""
+        """Returns the directory of the run's work."""
         self._replace()
         new = self.path / _NEW
         present = [name for name in _FILES if (self.path / name).exists()]
@@ -301,7 +300,7 @@ class RunDirectory:
             raise DamagedError(f"{path.name} is not what was written")
 
     def _go_on(self, simulation, versions):
-        """Restores the simulation; only then is anything removed."""
+        """Restores the simulation, and removes files only after that."""
         config = _read_json(self.work / _CONFIG)
         records = self._restore(simulation, self._checkpoint)
         known = None if config is None else config.get("versions")
@@ -338,7 +337,7 @@ class RunDirectory:
         return [json.loads(line) for line in lines.splitlines()]
 
     def _replace(self):
-        """Replaces the old run by a complete new one, or goes on replacing it."""
+        """Replaces the old run by a complete new run, or continues replacing it."""
         new, whole, old = (self.path / name for name in _STEPS)
         if (new / _SUMMARY).exists() or whole.exists() or old.exists():
             self._refuse_others()

@@ -1,4 +1,4 @@
-"""The settings that a run reads, beside its other settings and for the clients that it is given."""
+"""The settings that a run reads, depending on its other settings and its clients."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ def read_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changed(run_config: RunConfig, **changes: Any) -> RunConfig:
-    """Returns a configuration with changes, and the defaults of what it does not read any more."""
+    """Returns a changed configuration, with the defaults of settings that it no longer reads."""
     return RunConfig(**read_of(vars(run_config) | changes))
 
 
@@ -44,7 +44,7 @@ def refuse_unread_of(run_config: RunConfig, task: str, has_own_model: bool) -> N
 
 
 def refuse_others(run_config: RunConfig, of_clients: Mapping[str, Any]) -> None:
-    """Raises ValueError if a setting says otherwise than clients that were made without it."""
+    """Raises ValueError if a setting contradicts clients that were made without it."""
     for name, value in of_clients.items():
         if getattr(run_config, name) not in (getattr(RunConfig, name), value):
             raise ValueError(

@@ -1,10 +1,10 @@
-"""A run as its directory holds it: its configuration, its metrics and its weights.
+"""A run in a directory: its configuration, its metrics and its weights.
 
 Reading changes nothing in the directory and takes no lock, so a run can be read while it trains:
 its metrics as far as they are written, and its weights at the newest checkpoint.
 
-A directory may come from somebody else. It says what was run, and never which data or computers of
-this machine are used: the caller says that.
+A directory may come from a stranger. It describes the run, and never determines the data or
+computers that are used: the caller gives these.
 """
 
 import contextlib
@@ -99,7 +99,7 @@ class StoredRun:
         self.close()
 
     def close(self) -> None:
-        """Frees what was read."""
+        """Frees all memory of the run."""
         if "_restored" in self.__dict__:
             self._restored.close()
 
@@ -113,8 +113,8 @@ class StoredRun:
     def metrics(self) -> dict[str, np.ndarray]:
         """The table of metrics.jsonl as it is now: for each name a column [T], one row per round.
 
-        Numbers are float64, and NaN where a round was not evaluated; `round`, `participants` and
-        the bytes are int64.
+        Numbers are float64, and NaN in rounds without evaluation. `round`, `participants` and the
+        bytes are int64.
         """
         with self._reading("metrics.jsonl"):
             records = reader.records(self.path / "metrics.jsonl")
@@ -175,12 +175,13 @@ class StoredRun:
         return self._restored.evaluate(train_loss, metrics=metrics)
 
     def simulation(self, engine: str = "in_process") -> Simulation:
-        """Returns a simulation at the newest checkpoint, which can go on; close it after use.
+        """Returns a simulation at the newest checkpoint, which can continue; close it after use.
 
-        It changes nothing in the directory; it saves elsewhere.
+        It changes nothing in the directory, and saves elsewhere.
 
         Args:
-          engine: tff or in_process, whatever the run had; ray for a new cluster on this machine.
+          engine: tff or in_process, independently of the run's engine; ray for a new cluster on
+            this machine.
 
         Raises:
           RunDirectoryError: There is no checkpoint, or data, a model or a method must be given.
@@ -292,19 +293,20 @@ def load_run(
     algorithm: algorithms.Named | None = None,
     network: str | None = None,
 ) -> StoredRun:
-    """Returns the run whose output directory this is, finished or not.
+    """Returns the run with this output directory, finished or not.
 
     Args:
-      directory: The directory; nothing in it is changed.
+      directory: The directory, which does not change.
       data_dir: The TFDS directory with the run's dataset; None for TFDS' default, also if the run
-        had another: its directory does not decide what is read here. For a run on a table, the
-        table or its directory; None for its old path, which is read if it has the run's rows.
+        had another: its directory does not decide the data that are read here. For a run on a
+        table, the table or its directory; None for its old path, which is read if it has the run's
+        rows.
       clients: The clients that `run` was given, for a run on a user's own arrays, or loaded data.
-      model: The model of a run that was given one. The learnt weights are in the directory; its
-        layers and the weights that are not trainable must be as they were when the run began.
-      algorithm: The user's own method that the run had: its builder, or FILE.py:FUNCTION. A run's
-        directory never says which code is loaded.
-      network: The Keras file of a run whose `network` was one, as it was then.
+      model: The model of a run with the user's model. The directory contains the learnt weights.
+        Layers and frozen weights must be the same as at the start of the run.
+      algorithm: The user's own method in the run: its builder, or FILE.py:FUNCTION. A run's
+        directory never determines the code that is loaded.
+      network: The unchanged Keras file of a run with a file as `network`.
 
     Raises:
       RunDirectoryError: It is not a run's directory, or its configuration is damaged.

@@ -1,4 +1,4 @@
-"""The settings of a run on a table, in which a column names the client of each row; its clients."""
+"""The settings of a run on a table with a column for the client of each row, and its clients."""
 
 import dataclasses
 import functools
@@ -73,7 +73,7 @@ class TableSettings:
 
 
 def check_source(config: Any) -> None:
-    """Raises ValueError unless a configuration names a dataset or a table, and not both.
+    """Raises ValueError unless a configuration names either a dataset or a table.
 
     The dataset has the name of the table's file.
     """
@@ -102,7 +102,7 @@ def check_source(config: Any) -> None:
 
 
 def clients_of(run_config: Any, preprocessing: Preprocessing | None = None) -> ClientData:
-    """Returns the clients of a run's table, prepared anew or like earlier rows."""
+    """Returns the clients of a run's table, with new or earlier preprocessing."""
     from tf_pflego.data.tables import rows_to_clients, tfds_examples  # They take pyarrow.
 
     given = {one.name: getattr(run_config, one.name) for one in dataclasses.fields(TableSettings)}

@@ -16,9 +16,9 @@ EVENTS = re.compile(rf"events\.out\.tfevents\..+{re.escape(_SUFFIX)}")  # that a
 
 
 class EventFiles(Callback):
-    """Writes the metrics of rounds to a new event file; each name of metrics.jsonl is a tag.
+    """Writes the metrics of rounds to a new event file. Each name of metrics.jsonl is a tag.
 
-    The step is the number of the round. Values that are not finite numbers are left out.
+    The step is the number of the round. Values that are not finite numbers are not written.
     """
 
     def __init__(self, directory: pathlib.Path):
@@ -31,8 +31,8 @@ class EventFiles(Callback):
     def on_run_begin(self, simulation, records):
         """Writes the rounds that are done to a new file.
 
-        An interrupted run's file may go further than the checkpoint from which the run goes on, or
-        end in the middle of an event. One new file has every round once.
+        An interrupted run's file may extend beyond the checkpoint of the resumed run, or end in the
+        middle of an event. A new file has every round once.
         """
         self.close()
         if self._directory.is_symlink():

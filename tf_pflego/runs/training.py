@@ -43,35 +43,32 @@ def run(
 
     Args:
       run_config: The run.
-      on_round: Called with the metrics of each round, when they are written; a `Callback` can do
+      on_round: Called with the metrics of each round, when they are written. A `Callback` can do
         more.
-      clients: All its clients, such as `from_arrays` returns; None for the clients of its dataset.
-        The output directory has their names, their partition and their fingerprints, by which a
-        resumed run knows them again. Validation examples are drawn from them as in
-        `build_simulation`.
-      between_steps: Called where nothing is half done: between the steps before the first round and
-        after the last, and after each round when it is written. It may raise `KeyboardInterrupt`,
-        which ends the run; a checkpoint is written first.
-      model: The model that the clients train; None for the network of `run_config`. The output
-        directory has the learnt weights, and not the layers.
+      clients: All its clients, such as the result of `from_arrays`; None for the clients of its
+        dataset. The output directory has their names, their partition and their fingerprints, which
+        a resumed run compares. Validation examples are selected as in `build_simulation`.
+      between_steps: Called at points without half-finished work: between the steps before the first
+        round and after the last, and after each round when it is written. It may raise
+        `KeyboardInterrupt`, which ends the run after a checkpoint.
+      model: The clients' model; None for the network of `run_config`. The output directory has the
+        learnt weights, and not the layers.
       on_clients: Called at the end with the columns of clients.csv, by name, even without an output
         directory.
-      algorithm: Your own method: its builder, or FILE.py:FUNCTION; None for the method that
-        `run_config` names. The output directory has a checksum of its source, and not the source.
-      metrics: Measures of your own for evaluated rounds and clients.csv, as in
-        `Simulation.evaluate`.
+      algorithm: Your own method: its builder, or FILE.py:FUNCTION; None for the method of
+        `run_config`. The output directory has a checksum of its source, and not the source.
+      metrics: Your own measures for evaluated rounds and clients.csv, as in `Simulation.evaluate`.
       callbacks: Callbacks, called before, between and after the rounds in this order. Each may end
         the run, as `EarlyStopping` does. See `Callback`.
       elsewhere: As in `build_simulation`.
-      **hyper_parameters: The algorithm's hyper-parameters; the rest keep their defaults.
+      **hyper_parameters: The algorithm's hyper-parameters. The rest keep their defaults.
 
     Raises:
       TypeError, ValueError, ImportError: As in `build_simulation`, or the output directory cannot
         be used.
-      WorkerError: The TFF worker failed repeatedly; the run can be resumed.
-      NotFiniteError: As in `Simulation.run_round`; the rounds before are in a checkpoint.
-      Exception: One of the functions or callbacks has raised it; the rounds before are in a
-        checkpoint.
+      WorkerError: The TFF worker failed repeatedly. The run can be resumed.
+      NotFiniteError: As in `Simulation.run_round`. The earlier rounds are in a checkpoint.
+      Exception: A function or callback has raised it. The earlier rounds are in a checkpoint.
     """
     values.function("between_steps", between_steps)
     between_steps()
@@ -92,7 +89,7 @@ def train(
     on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
     metrics: Metrics | None = None,
 ) -> dict[str, Any]:
-    """Trains a run as it was planned, and returns its summary; see `run`."""
+    """Trains a planned run, and returns its summary; see `run`."""
     settings = plan.settings
     with contextlib.ExitStack() as closing:
         directory: RunDirectory | None = None
@@ -153,7 +150,7 @@ class _Calls(Callback):
 
 
 class _WritesCheckpoints(Callback):
-    """Writes a checkpoint before the first round, and after each whose number `every` divides."""
+    """Writes a checkpoint before the first round, and after each that `every` divides."""
 
     def __init__(self, directory, every):
         self._directory, self._every = directory, every
@@ -238,7 +235,7 @@ class _Run:
         return self.directory if self.settings.checkpoint_every else None
 
     def _train(self):
-        """Runs the rounds, and the callbacks between them; it ends with a checkpoint."""
+        """Runs the rounds, and the callbacks between them. It ends with a checkpoint."""
         settings, directory, checkpointed = self.settings, self.directory, self._checkpointed
         with contextlib.ExitStack() as closing:
             progress = closing.enter_context(contextlib.closing(Progress(settings.num_rounds)))
@@ -283,7 +280,7 @@ class _Run:
                 self.simulation.run(left, *every, listen, self.metrics)
 
     def _despite_losses(self, action):
-        """Returns the result of an action; if a shard is lost, goes on from a checkpoint.
+        """Returns the result of an action. After the loss of a shard, continues from a checkpoint.
 
         ShardLostError is raised if shards are lost repeatedly without another finished round.
         """

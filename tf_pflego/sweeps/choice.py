@@ -1,4 +1,4 @@
-"""The choice of settings, which goes by validation examples alone.
+"""The choice of settings, which uses only validation examples.
 
 It reads rows of tuning.csv, which have nothing of test examples.
 """
@@ -26,7 +26,7 @@ class Trial(NamedTuple):
 
 
 def settings_tried(cell: Cell, budget: int) -> list[dict[str, Any]]:
-    """Returns the settings of a grid that are tried, evenly drawn if there are more."""
+    """Returns the settings that are tried from a grid, evenly spread if there are more."""
     if cell.is_searched or not cell.choices:
         return []
     # There may be more combinations than can be listed.
@@ -62,12 +62,12 @@ def trials_of(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> list[Trial]:
 
 
 def first_in(rows: Iterable[Mapping[str, Any]]) -> Shown:
-    """Returns the first statistic of which rows of a table have a value."""
+    """Returns the first statistic with a value in rows of a table."""
     return first_of(name for row in rows for name, cell in row.items() if cell not in (None, ""))
 
 
 def best(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> Trial | None:
-    """Returns the trial with the best value, the first of equal ones; None without any."""
+    """Returns the trial with the best value, the first of equal trials; None without any."""
     whole = [
         (trial.first.sign * trial.value, trial)
         for trial in trials_of(cell, rows)
@@ -89,7 +89,7 @@ def at_edge(cell: Cell, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _value(among, text):
-    """Returns the value that the text of a row stands for."""
+    """Returns the value of a row's text."""
     if isinstance(among, Range):
         return type(among.low)(text)
     return next((one for one in among if str(one) == str(text)), text)

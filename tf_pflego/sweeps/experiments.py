@@ -1,8 +1,8 @@
 """The definition of a sweep: its cells, the choices of each cell, and the seeds.
 
 A cell is a method with its settings: a line of a table, or a curve of a figure. A list among its
-settings is what is chosen among on validation examples; without a choice each of its values makes a
-cell.
+settings contains the values for the choice on validation examples. Without a choice each of its
+values makes a cell.
 """
 
 import dataclasses
@@ -46,8 +46,8 @@ class Cell:
       settings: The settings and hyper-parameters that are fixed, by name.
       choices: The values, a tuple or a `Range`, of those that are chosen.
       paper: The accuracy in percent, or other statistic, that a paper gives for it, if one does.
-      condition: The settings of data and clients in which cells differ.
-      label: The method's name in tables, with the hyper-parameters in which cells differ.
+      condition: The settings of data and clients that differ between cells.
+      label: The method's name in tables, with the hyper-parameters that differ between cells.
     """
 
     name: str
@@ -64,12 +64,12 @@ class Cell:
 
     @property
     def condition_in_words(self) -> str:
-        """The condition as tables say it, such as personalization=high."""
+        """The condition in tables, such as personalization=high."""
         return ", ".join(f"{name}={words(value)}" for name, value in self.condition.items())
 
     @property
     def is_searched(self) -> bool:
-        """Whether its settings are drawn from ranges, and not taken from a grid."""
+        """Whether its settings are sampled from ranges instead of a grid."""
         return any(isinstance(among, Range) for among in self.choices.values())
 
 
@@ -86,30 +86,30 @@ class Experiment:
 
     Args:
       cells: The settings of each cell by name, which override `base`: `algorithm`, any setting of
-        `RunConfig` and any hyper-parameter of the method. `name` and `paper`, the accuracy in
-        percent or other statistic that a paper gives, may be among them. A list or a `Range` holds
-        the values to choose among.
+        `RunConfig` and any hyper-parameter of the method. `name` and `paper`, a paper's accuracy in
+        percent or other statistic, may be among them. A list or a `Range` contains the values for
+        the choice.
       base: The settings of all cells. A run is in process if they do not name an `engine`.
       seeds: The seeds of the runs that are reported. A seed also decides the partition.
       title: The first line of the tables.
-      choose: `validation`, with which a choice is made by the first statistic of the runs, such as
-        accuracy, on validation examples, the mean over clients and the last ten rounds; or
-        `none`, with which each value of a list makes a cell.
+      choose: `validation`, for a choice by the first statistic of the runs, such as accuracy, on
+        validation examples, in the mean over clients and the last ten rounds; or `none`, where each
+        value of a list makes a cell.
       tuning_seeds: The seeds of the runs that a choice is made by, which must not be reported.
-      tuning: Settings of these runs alone, such as fewer rounds. They hold out a fifth of each
+      tuning: Settings of only these runs, such as fewer rounds. They hold out a fifth of each
         client's training examples for validation, unless `validation_fraction` is here.
       trials: The number of settings tried per cell. 0 means the size of the smallest grid, for
-        every cell. A larger grid gives as many, evenly drawn.
-      reference: The method that others are compared with; None for local, or else the first cell.
+        every cell. From a larger grid as many are taken, evenly spread.
+      reference: The method for comparisons; None for local, or else the first cell.
       clients: All clients, or a function from the settings of a run to them; None for the
         dataset's.
       model: The model, or a function from the settings of a run and its clients to it; None for the
         network of the settings.
-      show: A function from the `Sweep` to the content of the files that are shown, by name; None
-        for the tables and figures of a comparison.
+      show: A function from the `Sweep` to the content of its files, by name; None for the tables
+        and figures of a comparison.
 
     Raises:
-      TypeError, ValueError: It cannot be run; the message says what was expected.
+      TypeError, ValueError: It cannot be run; the message has the expected value.
     """
 
     cells: Sequence[Settings]
@@ -178,7 +178,7 @@ class Experiment:
 
     @property
     def columns(self) -> list[str]:
-        """The settings that have a column of their own in tables of runs."""
+        """The settings with a separate column in tables of runs."""
         names = dict.fromkeys(("num_clients", "clients_per_round"))
         for cell in self.planned:
             names |= cell.condition | cell.choices
@@ -194,11 +194,11 @@ class Experiment:
         )
 
     def settings_of_trial(self, cell: Cell, tried: Settings) -> dict[str, Any]:
-        """Returns the settings of the runs by which a choice is made."""
+        """Returns the settings of the runs for a choice."""
         return {**cell.settings, **tried, "validation_fraction": _HELD_OUT, **self.tuning}
 
     def _expanded(self):
-        """Returns the settings of the cells; without a choice each value of a list makes one."""
+        """Returns the settings of the cells. Without a choice each value of a list makes a cell."""
         whole = [
             {name: _plain(value) for name, value in {**self.base, **one}.items()}
             for one in self.cells
@@ -265,13 +265,13 @@ def plan_of(settings: Settings, **places: Any) -> Plan:
 
 
 def method_name(algorithm: Any) -> str:
-    """Returns the name of a method; of one of the user's own its file and function."""
+    """Returns the name of a method, which has file and function if it is the user's own."""
     is_registered = isinstance(algorithm, str) and not own_methods.names_file(algorithm)
     return algorithm if is_registered else algorithms.method_of(algorithm).name
 
 
 def _named(cells):
-    """Returns the cells with names and labels made of that in which they differ."""
+    """Returns the cells with names and labels made of their differences."""
     differing = {
         name: len({str(cell.settings.get(name)) for cell in cells}) > 1
         for name in dict.fromkeys(name for cell in cells for name in cell.settings)

@@ -38,22 +38,22 @@ _CHECKSUM = "table_checksum"
 
 
 def _tables():
-    """Returns the compressed files that sweeps write; any others are not of them."""
+    """Returns the compressed files that sweeps write. Any others are foreign."""
     methods = map(algorithms.method_of, algorithms.REGISTRY)
     named = {name for method in methods for name in method.settings.tables}
     return {CURVES, store.CLIENTS, store.NEW_CLIENTS, *(f"{name}.csv.gz" for name in named)}
 
 
 class DamagedRunError(Exception):
-    """A file of a raw run cannot be read as what a run writes."""
+    """A file of a raw run is not a file that a run writes."""
 
 
 class Store:
-    """Adds runs to a sweep, and fills its files with them; one process at a time has one.
+    """Adds runs to a sweep, and fills its files with them. One process at a time has a store.
 
-    Rows are in the order of the cells and of each cell's `trials`; rows of others are left out
-    when a file is written. `columns` are the settings that have a column in runs.csv. Damaged
-    files, and runs that were made with other rows of the cells' tables, are a ValueError.
+    Rows are in the order of the cells and of each cell's `trials`. Rows of other trials are not
+    written. `columns` are the settings with a column in runs.csv. Damaged files, and runs that were
+    made with other rows of the cells' tables, are a ValueError.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ def _as_text(row):
 
 
 def _checksums(cells):
-    """Returns {cell: checksum} of the files of rows that are there; runs say which is missing."""
+    """Returns {cell: checksum} of the files of existing rows, and the missing files of runs."""
     places = {cell.name: cell.settings.get("table") for cell in cells}
     paths = {place: pathlib.Path(place).expanduser() for place in filter(None, places.values())}
     sizes = {place: path.stat().st_size for place, path in paths.items() if path.is_file()}
@@ -206,7 +206,7 @@ def _checksums(cells):
 
 
 def _own_statistics(config):
-    """Returns what rows say of how a user's own statistics are shown, if a run has some."""
+    """Returns the rows' facts about a user's own statistics, if a run has some."""
     return {name: json.dumps(config[name]) for name in (OWN_STATISTICS,) if name in config}
 
 

@@ -14,7 +14,7 @@ _MOST_CELLS = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The values of a setting from `low` to `high`, of which a search tries some.
+    """The values of a setting from `low` to `high` for a search.
 
     Args:
       low: The least value.
@@ -47,9 +47,9 @@ class Range:
 
 
 def grid(**among: Any) -> list[dict[str, Any]]:
-    """Returns the cells of all combinations of settings, of which the last varies fastest.
+    """Returns the cells of all combinations of settings. The last setting varies fastest.
 
-    A list or a tuple has the values of a setting; anything else is its one value.
+    A list or a tuple has the values of a setting. Anything else is its only value.
 
     Raises:
       ValueError: A list is empty, or there are more than a million combinations.

@@ -15,7 +15,7 @@ _TEMPLATE = pathlib.Path(__file__).parent / "sweep.html.jinja"
 
 
 def write(sweep: StoredSweep, output: pathlib.Path) -> None:
-    """Writes the page; `Sweep.report` says more."""
+    """Writes the page; see `Sweep.report`."""
     groups = sweep_figures.by_condition(sweep)
     ended = {condition: client_sections.distribution(runs) for condition, runs in groups.items()}
     sections = {
@@ -53,7 +53,7 @@ def write(sweep: StoredSweep, output: pathlib.Path) -> None:
 
 
 def _choices(sweep):
-    """Returns {condition: what was tried, drawn and as numbers}."""
+    """Returns {condition: the tried settings, in drawings and as numbers}."""
     choices, chosen_of = {}, sweep.best()
     for number, cells in enumerate(sweep.conditions()):
         rows = [row for cell in cells for row in _trials(cell, sweep, chosen_of.get(cell.name))]

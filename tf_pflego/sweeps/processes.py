@@ -20,7 +20,7 @@ Tell = Callable[[Outcome], None]
 
 
 class Process:
-    """A process that makes one job after the other, with so many cores.
+    """A process that makes jobs in turn, with a number of cores.
 
     `source` is FILE.py:NAME of the experiment, if its clients or its model are its own.
     """
@@ -33,7 +33,7 @@ class Process:
         self._starting, self._has_ended = threading.Lock(), False
 
     def make(self, job: Job, tell: Tell) -> None:
-        """Makes a job; if the process ends on the way, the runs that are left have failed."""
+        """Makes a job. If the process ends during it, its remaining runs have failed."""
         with self._starting:
             if self._has_ended:
                 return
@@ -61,7 +61,7 @@ class Process:
         _failed(job, left, f"its process ended with {how}", tell)
 
     def end(self) -> None:
-        """Tells the process to end; a run in it writes a checkpoint first."""
+        """Ends the process. A run in it writes a checkpoint first."""
         with self._starting:
             self._has_ended = True
             if self._process is not None:
@@ -80,7 +80,7 @@ class Process:
 
 
 class OnRay:
-    """A Ray cluster whose nodes have the directory of the sweep; it makes jobs side by side."""
+    """A Ray cluster with the sweep's directory on its nodes; it makes jobs in parallel."""
 
     def __init__(self, root: pathlib.Path, cores: int, source: str, address: str):
         from tf_pflego.ray.remote_tasks import Tasks  # Ray is needed for nothing else.
@@ -89,7 +89,7 @@ class OnRay:
         self._arguments = str(root), cores, source
 
     def make(self, job: Job, tell: Tell) -> None:
-        """Makes a job; it is known how its runs have ended when all have."""
+        """Makes a job. The results of its runs are known when all have ended."""
         try:
             outcomes = self._tasks.call(
                 run_jobs.make_there, json.dumps(job, default=place_of), *self._arguments

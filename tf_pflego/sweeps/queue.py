@@ -15,7 +15,7 @@ from tf_pflego.system import log, texts
 
 
 class Queue:
-    """The jobs of a sweep; threads take jobs from it, and report how runs have ended.
+    """The jobs of a sweep; threads take jobs from it, and report the end of runs.
 
     The reported runs of a cell come when all its trials have ended, with the chosen settings.
     """
@@ -47,7 +47,7 @@ class Queue:
             self._begin(cell)
 
     def take(self) -> Job | None:
-        """Returns the next job when there is one; None when all are done."""
+        """Returns the next job when it exists; None when all are done."""
         with self._changed:
             while not self._waiting and self._running and not self._stopped:
                 self._changed.wait()
@@ -84,7 +84,7 @@ class Queue:
             self._show()
 
     def end(self, job: Job) -> None:
-        """Says that all runs of a job have ended."""
+        """Reports that all runs of a job have ended."""
         with self._changed:
             self._running.remove(job)
             if job.trial is not None and not self._stopped:
@@ -139,7 +139,7 @@ class Queue:
         return self.store.has(cell, trial, seed, _flags(settings, seed))
 
     def _chosen(self, cell):
-        """Returns the settings of a cell's reported runs; None if they are not chosen yet."""
+        """Returns the settings of a cell's reported runs, or None before the choice."""
         if not cell.choices:
             return cell.settings
         rows = [row for trial in self._tried[cell.name] for row in self._rows(cell, trial)]
@@ -147,7 +147,7 @@ class Queue:
         return best and {**cell.settings, **best.settings}
 
     def _job(self, cell, trial):
-        """Returns the job of the runs of a trial that are not there; None if none is to be made."""
+        """Returns the job of a trial's missing runs, or None."""
         settings = self.experiment.settings_of_trial(cell, self._tried[cell.name][trial])
         rows = self._rows(cell, trial)
         if any(row["state"] != choice.FINISHED for row in rows):
@@ -157,7 +157,7 @@ class Queue:
         return Job(cell.name, trial, settings, seeds) if seeds else None
 
     def _next_of_search(self, cell):
-        """Returns the next trial of a search; None at its end, or if a run of it has failed."""
+        """Returns the next trial of a search; None at its end, or after a failed run."""
         search = self._searches[cell.name]
         while (tried := search.ask()) is not None:
             trial = name_of(tried)

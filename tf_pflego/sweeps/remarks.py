@@ -17,7 +17,7 @@ _MOST_NAMED = 6
 
 
 def verdict(first: Shown, tests: Mapping[str, Mapping[int, float]]) -> str:
-    """Returns a sentence that says which method is best by {method: {seed: statistic}}.
+    """Returns a sentence on the best method, from {method: {seed: statistic}}.
 
     The next best is compared with it seed by seed, as in the tables. A lead of less than two
     standard errors is called none.
@@ -54,7 +54,7 @@ def verdict(first: Shown, tests: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def warnings(sweep: StoredSweep) -> list[str]:
-    """Returns sentences that say where a comparison is not fair or not whole."""
+    """Returns sentences about faults and gaps of a comparison."""
     sentences, missing, chosen = [], [], sweep.best()
     at_edge: dict[tuple[str, str], list[str]] = {}
     left: dict[str, list[str]] = {}

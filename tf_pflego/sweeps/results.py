@@ -14,18 +14,18 @@ _DESCRIPTION = "sweep.json"
 
 
 class Sweep(StoredSweep):
-    """The runs of a sweep, as far as they are done; `load_sweep` opens one.
+    """The finished runs of a sweep; `load_sweep` opens a sweep.
 
     Attributes:
       path: Its directory.
       title: Its title.
       cells: Its cells, in their order.
       seeds: The seeds of the runs that are reported.
-      tuning_seeds: The seeds of the trials, by which settings are chosen.
+      tuning_seeds: The seeds of the trials for the choice of settings.
       budget: The number of settings tried per cell with choices.
       reference: The label of the method that others are compared with.
-      rows: The runs that are reported, one dictionary each: runs.csv with numbers where it has
-        some, and None where a field is empty.
+      rows: The reported runs, one dictionary each: the fields of runs.csv, with numbers as numbers,
+        and None for an empty field.
       tuning_rows: The same of tuning.csv.
       failures: How those runs ended that failed, if `sweep` returned this.
     """
@@ -38,10 +38,10 @@ class Sweep(StoredSweep):
         """Compares the methods, each by the mean over seeds.
 
         Args:
-          reference: The label of the method that others are compared with; None for the sweep's.
+          reference: The label of the method for comparisons; None for the sweep's.
 
         Returns:
-          Tables to print or to show in a notebook; also as LaTeX, CSV and `rows`.
+          Tables to print or to show in a notebook, also as LaTeX, CSV and `rows`.
 
         Raises:
           ValueError: The reference is not the label of a cell.
@@ -49,7 +49,7 @@ class Sweep(StoredSweep):
         return tables.Comparison(self, reference)
 
     def report(self, output: str | pathlib.Path) -> pathlib.Path:
-        """Writes a page about the sweep: tables, what was chosen, curves, clients and settings.
+        """Writes a page about the sweep: tables, choices, curves, clients and settings.
 
         Args:
           output: The page, a file that ends in .html. A page about the same sweep that is there is
@@ -59,7 +59,7 @@ class Sweep(StoredSweep):
           The file.
 
         Raises:
-          ValueError: The output cannot be one, or is there and no page about this sweep.
+          ValueError: The output cannot be a page, or exists and is no page about this sweep.
           OSError: The output cannot be written.
         """
         from tf_pflego.sweeps import page  # matplotlib takes a part of a second.
@@ -71,7 +71,7 @@ class Sweep(StoredSweep):
 
 
 def describe(path: pathlib.Path, experiment: Experiment) -> None:
-    """Writes what a sweep is into its directory."""
+    """Writes the definition of a sweep into its directory."""
     cells = experiment.planned
     labels = [cell.label for cell in cells]
     about = {
@@ -105,18 +105,18 @@ def describe(path: pathlib.Path, experiment: Experiment) -> None:
 
 
 def is_sweep(path: str | pathlib.Path) -> bool:
-    """Returns whether a directory holds a sweep."""
+    """Returns whether a directory contains a sweep."""
     return (pathlib.Path(path).expanduser() / _DESCRIPTION).is_file()
 
 
 def load(path: str | pathlib.Path) -> Sweep:
-    """Opens the directory of a sweep, also while it goes on.
+    """Opens the directory of a sweep, also during the sweep.
 
     Args:
       path: The directory, as `sweep` was given it.
 
     Raises:
-      ValueError: It does not hold a sweep.
+      ValueError: It does not contain a sweep.
     """
     directory = pathlib.Path(values.path("path", path)).expanduser()
     try:

@@ -1,6 +1,6 @@
-"""Makes runs of a sweep one after the other in one process, and the process that does so.
+"""Makes runs of a sweep in turn in one process, and the program of that process.
 
-`python -m tf_pflego.sweeps.run_jobs DIR CORES PARENT FILE.py:NAME`, of which the last may be empty,
+`python -m tf_pflego.sweeps.run_jobs DIR CORES PARENT FILE.py:NAME`, where the last may be empty,
 takes jobs as lines of JSON from standard input, and answers with lines about the runs. It ends with
 its input, or when the process PARENT that started it has ended.
 """
@@ -32,7 +32,7 @@ _SECONDS_TO_WAIT = 30
 
 
 class Job(NamedTuple):
-    """Runs that differ in the seed alone."""
+    """Runs that differ only in the seed."""
 
     cell: str
     trial: str | None  # None for runs that are reported
@@ -62,10 +62,10 @@ def make(
     between_steps: Callable[[], None] = lambda: None,
     tell: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Makes the runs of a job, or goes on with them; a run that fails does not end the others.
+    """Makes the runs of a job, or continues them. A failed run does not end the rest.
 
-    The experiment has the user's own clients and model, if there are any. `tell` is called with
-    each run that has ended; `between_steps` is as in `training.run`.
+    The experiment has the user's own clients and model, if any. `tell` is called with each run that
+    has ended, and `between_steps` is as in `training.run`.
     """
     # This imports TensorFlow, which other processes that use this module do without.
     from tf_pflego.runs import build
@@ -131,7 +131,7 @@ def _given(experiment, settings):
 
 @contextlib.contextmanager
 def _quiet():
-    """Lets a run log only warnings; the sweep logs its own progress."""
+    """Lets a run log only warnings, since the sweep logs its own progress."""
     before = log.LOG.level
     log.LOG.setLevel(max(log.LOG.getEffectiveLevel(), logging.WARNING))
     try:
@@ -145,7 +145,7 @@ def _line(error):
 
 
 def _prepare(cores, source):
-    """Takes so many cores, and returns the experiment that FILE.py:NAME names, if it is given."""
+    """Takes a number of cores, and returns the experiment FILE.py:NAME, if given."""
     import tensorflow as tf
 
     with contextlib.suppress(RuntimeError):  # TensorFlow is running already.
@@ -155,7 +155,7 @@ def _prepare(cores, source):
 
 
 def make_there(job: str, root: str, cores: int, source: str) -> list[Outcome]:
-    """Makes a job, as JSON has it, in a process of another machine; see `make`."""
+    """Makes a job, given as JSON, in a process of another machine; see `make`."""
     return make(Job(*json.loads(job)), pathlib.Path(root), _prepare(cores, source))
 
 

@@ -31,20 +31,19 @@ def sweep(
 ) -> results.Sweep:
     """Makes the runs of an experiment, except those that are made, and its tables and figures.
 
-    A second call with the same directory goes on where the first was interrupted, and makes what
-    has changed in the experiment.
+    A second call with the same directory continues where the first was interrupted, and makes the
+    changed runs of the experiment.
 
     Args:
       experiment: The experiment to run.
       output_dir: The directory of its files, which `tf_pflego.sweeps.store` lists.
       jobs: How many runs go on side by side, each in a process with its part of the cores. With 1
         they are in this process.
-      ray_address: The address of a running Ray cluster, whose nodes have the directory too, to run
+      ray_address: The address of a running Ray cluster with nodes that share the directory, to run
         `jobs` runs at a time there; empty for this machine.
-      only: The names of the cells that are run; None for all.
-      source: FILE.py:NAME of the experiment, from which other processes get its own clients and
-        model.
-      between_steps: Called again and again where nothing is half done; it may raise
+      only: The names of the cells to run; None for all.
+      source: FILE.py:NAME of the experiment, for other processes that need its clients and model.
+      between_steps: Called repeatedly at points without half-finished work. It may raise
         `KeyboardInterrupt`, which ends the runs with checkpoints.
 
     Returns:

@@ -18,7 +18,7 @@ class Search:
     """Proposes a number of settings of a cell.
 
     Attributes:
-      pending: The settings that were proposed last, until their result is told; None before.
+      pending: The last proposed settings, until `tell` gets their result; None before.
     """
 
     def __init__(self, cell: Cell, trials: int):
@@ -45,7 +45,7 @@ class Search:
         return self.pending
 
     def tell(self, ended: Trial) -> None:
-        """Takes the result of a trial; one that is not finite has no value, and is the worst."""
+        """Takes the result of a trial. A result that is not finite is the worst."""
         self.pending = None
         value = -math.inf if ended.value is None else ended.first.sign * ended.value
         self._study.tell(self._trial, value)

@@ -1,6 +1,6 @@
-"""The files of a sweep, each of which any program opens; docs/sweeps.md lists them.
+"""The files of a sweep, in formats that any program opens; docs/sweeps.md lists them.
 
-The name TABLE.csv.gz stands for one row per run and entry of a TABLE that its method declares.
+The name TABLE.csv.gz is for tables that a method declares, with one row per run and entry.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ _ANYWHERE = {*places(), "engine"}
 
 
 def read(path: pathlib.Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file, compressed if its name ends in .gz; [] if there is none."""
+    """Returns the rows of a CSV file, compressed if its name ends in .gz, or [] if it is absent."""
     if not os.path.lexists(path):
         return []
     with _as_written(path):
@@ -70,7 +70,7 @@ def key_of(row: Mapping[str, str]) -> Key:
 
 @contextlib.contextmanager
 def _as_written(path):
-    """Raises ValueError with the path and what to do if what is read is damaged."""
+    """Raises ValueError with the path and the remedy for damaged data."""
     try:
         yield
     except UNREADABLE as error:
@@ -92,7 +92,7 @@ def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def add(files: durable.Batch, path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Adds a CSV file to those that are written together; see `write`."""
+    """Adds a CSV file to the batch that is written together; see `write`."""
     content = text_of(rows).encode("utf-8")
     with files.open(path) as stream:
         # Without the time in its header, the same rows give the same file.
@@ -137,7 +137,7 @@ def columns_in(path: pathlib.Path) -> dict[tuple[str, int], dict[str, np.ndarray
 
 
 def flags_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns settings as flags have them, without those that say where things are."""
+    """Returns settings as flags, without settings about places."""
     return {name: str(value) for name, value in settings.items() if name not in places()}
 
 
@@ -158,16 +158,16 @@ def _parsed(text):
 
 
 def settings_of(row: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns the settings of the run of a row: those that were given, and those by default."""
+    """Returns the settings of the run of a row: given settings, and defaults."""
     return _parsed(row["flags"]), _parsed(row["defaults"])
 
 
 def is_made_with(
     named: Mapping[str, str], defaults: Mapping[str, str], flags: Mapping[str, str]
 ) -> bool:
-    """Returns whether `flags` say a run with the settings `named`, and others by default.
+    """Returns whether `flags` mean a run with the settings `named` and defaults otherwise.
 
-    It is if each flag had this value, given or by default, and no other flag was given.
+    This is true if each flag had this value, given or by default, and no other flag was given.
     """
     known = {**defaults, **named}
     return named.keys() - _ANYWHERE <= flags.keys() and all(

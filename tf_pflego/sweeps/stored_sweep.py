@@ -1,4 +1,4 @@
-"""A sweep as its directory holds it, read without TensorFlow.
+"""A sweep in a directory, read without TensorFlow.
 
 It is apart from `Sweep`, which imports the modules that make tables and pages from it.
 """
@@ -50,7 +50,7 @@ class StoredSweep:
         )
 
     def curves(self) -> dict[tuple[str, int], dict[str, np.ndarray]]:
-        """Returns {(cell, seed): {metric: [T]}}, NaN where a round has no value."""
+        """Returns {(cell, seed): {metric: [T]}}, NaN in rounds without a value."""
         return store.columns_in(self.path / store.CURVES)
 
     def clients(self) -> dict[tuple[str, int], dict[str, np.ndarray]]:
@@ -78,7 +78,7 @@ class StoredSweep:
         return curves
 
     def best(self) -> dict[str, dict[str, Any]]:
-        """Returns {cell: settings} of what was chosen for each cell whose trials are all done."""
+        """Returns {cell: settings} with the choice for each cell with finished trials."""
         chosen = {}
         for cell in self.cells:
             tried, planned = self.tried_of(cell)

@@ -1,6 +1,6 @@
 """The figures of a sweep: its curves, its clients, and the results of its trials.
 
-The runs are put together as in a report, and drawn by the same functions.
+The runs are combined as in a report, and drawn by the same functions.
 """
 
 import re
@@ -26,7 +26,7 @@ _LOGARITHMIC = 8
 
 
 def by_condition(sweep: StoredSweep) -> dict[str, Runs]:
-    """Returns {condition: its runs, as a report has them}; a method looks the same in all."""
+    """Returns {condition: its runs, as in a report}. A method looks the same in all."""
     curves, clients = sweep.curves(), sweep.clients()
     labels = list(dict.fromkeys(cell.label for cell in sweep.cells))
     groups = {}

@@ -1,6 +1,6 @@
 """The tables of a sweep: its methods' results, compared seed by seed and client by client.
 
-Numbers come first, a dictionary for each cell; the texts of the tables are made from them.
+Numbers come first, a dictionary for each cell. The texts of the tables are made from them.
 """
 
 import math
@@ -30,7 +30,7 @@ _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
 
 
 class Comparison:
-    """The methods of a sweep compared, a table for each condition; it prints as Markdown.
+    """The comparison of a sweep's methods, a table for each condition; it prints as Markdown.
 
     Attributes:
       rows: A dictionary of numbers for each cell that has a run: accuracies and other shares in
@@ -38,7 +38,7 @@ class Comparison:
       tables: The same as texts.
       verdicts: A sentence about each table: the best method, and how sure its lead is.
       notes: Sentences on the meaning of the numbers and the choice of settings.
-      warnings: Sentences that say where the comparison is not fair or not whole.
+      warnings: Sentences about faults and gaps of the comparison.
     """
 
     def __init__(self, sweep: StoredSweep, reference: str | None = None):
@@ -57,13 +57,13 @@ class Comparison:
         self.warnings = remarks.warnings(sweep)
 
     def markdown(self) -> str:
-        """Returns the tables in Markdown, each below what it compares."""
+        """Returns the tables in Markdown, each below a line on its comparison."""
         captions = [_escaped(table.caption, _MARKDOWN) for table in self.tables]
         pairs = zip(captions, map(markdown, self.tables), strict=True)
         return "\n".join(f"**{caption}**\n\n{table}" for caption, table in pairs)
 
     def latex(self) -> str:
-        """Returns the tables in LaTeX, for which a document needs the package booktabs."""
+        """Returns the tables in LaTeX, for a document with the package booktabs."""
         return "\n".join(f"% {texts.printable(t.caption)}\n{latex(t)}" for t in self.tables)
 
     def csv(self) -> str:
@@ -118,7 +118,7 @@ def _measured(row, first):
 
 
 def _numbers_of(sweep, cell, first, runs, base, settings):
-    """Returns the numbers of a cell; its runs are compared with the base's runs, seed by seed."""
+    """Returns the numbers of a cell. Its runs are compared with the base's, seed by seed."""
     numbers = {**cell.condition, "method": cell.label, "paper": cell.paper}
     numbers |= {"seeds": len(runs), "seeds_planned": len(sweep.seeds)}
     for name in next(iter(runs.values()))[0]:
@@ -139,7 +139,7 @@ def _numbers_of(sweep, cell, first, runs, base, settings):
 
 
 def _summary(name, measured, spread="deviation"):
-    """Returns the mean over seeds; for several also the standard deviation or standard error."""
+    """Returns the mean over seeds, and for several the standard deviation or error."""
     known = [one for one in measured if math.isfinite(one)]
     deviation = statistics.stdev(known) if len(known) > 1 else None
     if spread == "error" and deviation is not None:
@@ -172,7 +172,7 @@ def _written(key, form=".2f", spread="deviation", form_of_spread=".2f"):
 
 
 def _formed(number, form):
-    """Returns a number in a form of Python's, or with so many significant digits as +3 says."""
+    """Returns a number in a Python format, or with significant digits as in +3."""
     if form.lstrip("+").isdigit():
         return significant(number, int(form), "+" * form.startswith("+"))
     return f"{number:{form}}"
@@ -244,7 +244,7 @@ _FIRST = "method", "test ", "difference", "chosen"
 
 
 def _table(condition, first, rows, reference):
-    """Returns the table of a condition, without the columns in which no row has anything."""
+    """Returns the table of a condition, without empty columns."""
     columns = {head: list(map(text, rows)) for head, (text, _) in _columns(first).items()}
     columns = {head: column for head, column in columns.items() if any(column)}
     caption = f"Methods with {condition}" if condition else "Methods"
@@ -255,7 +255,7 @@ def _table(condition, first, rows, reference):
 
 
 def in_front(table: Table) -> Table:
-    """Returns a table whose first columns are those that say most."""
+    """Returns a table with its most informative columns first."""
     starts = [next((s for s in _FIRST if head.startswith(s)), "") for head in table.head]
     first = [starts.index(start) for start in _FIRST if start in starts]
     order = [*first, *(k for k in range(len(starts)) if k not in first)]
@@ -293,7 +293,7 @@ def files_of(sweep: StoredSweep) -> dict[str, bytes]:
 
 
 def page(sweep: StoredSweep, compared: Comparison | None = None) -> str:
-    """Returns the tables in Markdown, with what they mean."""
+    """Returns the tables in Markdown, with their explanation."""
     compared = compared or Comparison(sweep)
     said = [f"- {_escaped(one, _MARKDOWN)}\n" for one in (*compared.notes, *compared.warnings)]
     title = _escaped(sweep.title, _MARKDOWN)
@@ -348,5 +348,5 @@ def _are_numeric(table):
 
 
 def _escaped(text, escapes):
-    """Returns a text in which nothing is obeyed."""
+    """Returns a text without active markup."""
     return texts.printable(str(text)).translate(str.maketrans(escapes))

@@ -1,1 +1,1 @@
-"""Files, processes, signals, the log and checks of values; nothing here knows of learning."""
+"""Files, processes, signals, the log and checks of values, without machine learning."""

@@ -1,4 +1,4 @@
-"""Objects that hold functions are pickled with these, as process pools and notebooks ask."""
+"""Objects with functions are pickled with these, for process pools and notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow is imported when it is first used, for a program that says something before.
+"""TensorFlow is imported at its first use, for programs that print before.
 
 The import takes seconds. Work without TensorFlow, such as help and the errors of the
 command line, need not wait for it. A module of this package may import TensorFlow and TFDS at its
@@ -25,7 +25,7 @@ stderr_descriptor = _STDERR
 
 
 class _Deferred(types.ModuleType):
-    """Stands for a module, and imports it when an attribute of it is asked for."""
+    """A placeholder of a module, which imports it at the first use of an attribute."""
 
     def __getattr__(self, name):
         if name == "is_tensor" and not is_started():
@@ -41,8 +41,8 @@ class _Deferred(types.ModuleType):
 def defer() -> None:
     """Lets `import tensorflow` and `import tensorflow_datasets` wait for the first use.
 
-    Only a program should call this. Modules that are imported already, or not installed, stay as
-    they are.
+    Only a program should call this. Modules that are imported already, or not installed, do not
+    change.
     """
     for name in _NAMES:
         spec = None if name in sys.modules else importlib.util.find_spec(name)
@@ -68,14 +68,14 @@ def is_started() -> bool:
 
 
 def start() -> None:
-    """Imports TensorFlow now; raises ImportError as `naming_misfits` does."""
+    """Imports TensorFlow now; raises ImportError as in `naming_misfits`."""
     with naming_misfits():
         _imported("tensorflow")
 
 
 @contextlib.contextmanager
 def naming_misfits() -> Iterator[None]:
-    """Says what to do about packages that cannot be imported together, in an ImportError."""
+    """Adds a remedy to an ImportError of packages that cannot be imported together."""
     try:
         yield
     except (ImportError, TypeError, AttributeError) as error:
@@ -127,7 +127,7 @@ def without_native_messages() -> Iterator[None]:
 
 
 def _moved(stream, descriptor):
-    """Returns a stream like one that leads to descriptor 2, on another; else the stream itself."""
+    """Returns a stream like descriptor 2's, on another descriptor, or the stream itself."""
     try:
         if stream.fileno() == _STDERR:
             encoding = {"encoding": stream.encoding, "errors": stream.errors}

@@ -1,8 +1,8 @@
-"""Files that are either whole or absent, whatever interrupts the program that writes them.
+"""Files that are whole or absent after any interruption of their writer.
 
-A file is written beside its place, brought to the disk (fsync) and then renamed. The rest of
-an interrupted write has a name of the form `.NAME.partial`. Nothing is written through a link
-that somebody has put in either place: the link is replaced.
+A file is written beside its place, flushed to the disk (fsync) and then renamed. The rest of an
+interrupted write has a name of the form `.NAME.partial`. Links in either place are never followed:
+the link is replaced.
 """
 
 import concurrent.futures
@@ -53,7 +53,7 @@ class Stream:
         return written
 
     def flush(self) -> None:
-        """Passes on what the file holds back."""
+        """Writes the file's buffer."""
         self._file.flush()
 
 
@@ -66,7 +66,7 @@ class Blocks(NamedTuple):
 
 
 class Batch:
-    """Files that go to the disk at the same time, which takes as long as one of them alone."""
+    """Files that are flushed to the disk together, in the time of a single file."""
 
     def __init__(self):
         self._partial: dict[pathlib.Path, pathlib.Path] = {}
@@ -89,7 +89,7 @@ class Batch:
         arrays: Iterable[tuple[str, np.ndarray | Blocks]],
         mode: int = 0o666,
     ) -> Stream:
-        """Writes named arrays as `numpy.load` reads them; the same arrays give the same bytes.
+        """Writes named arrays for `numpy.load`. The same arrays give the same bytes.
 
         Only one of them is needed at a time, so a generator saves memory. The stream that is
         returned has the size and the checksum of the file.
@@ -128,7 +128,7 @@ class Batch:
             stream.write(text.getvalue().encode())
 
     def finish(self, also: Iterable[pathlib.Path]) -> None:
-        """Brings all files to the disk, and then renames them in the order of their writing.
+        """Flushes all files to the disk, and then renames them in the order of their writing.
 
         `also` are files that are already in their places and go to the disk with the others.
         """
@@ -149,9 +149,9 @@ class Batch:
 
 @contextlib.contextmanager
 def batch(also: Iterable[pathlib.Path] = ()) -> Iterator[Batch]:
-    """Yields a batch, whose files take their places when the block ends well; see `Batch.finish`.
+    """Yields a batch. Its files move to their places when the block succeeds; see `Batch.finish`.
 
-    If a file cannot be written, what was in its place is still there.
+    If a file cannot be written, the old file still exists.
     """
     files = Batch()
     with leftovers.removed_after(files.discard):
@@ -170,7 +170,7 @@ def naming(path: pathlib.Path) -> Iterator[None]:
 
 
 def remove(path: pathlib.Path) -> None:
-    """Removes a file, a directory with all that is in it, or a link; there may be nothing."""
+    """Removes a file, a directory with its contents, or a link, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -178,7 +178,7 @@ def remove(path: pathlib.Path) -> None:
 
 
 def is_plain(path: pathlib.Path, names: re.Pattern[str]) -> bool:
-    """Returns whether something is a regular file, and no link, and has one of these names."""
+    """Returns whether a path is a regular file, no link, with one of these names."""
     return bool(names.fullmatch(path.name)) and stat.S_ISREG(path.lstat().st_mode)
 
 

@@ -1,4 +1,4 @@
-"""Whose an exception is, this package's or others'; errors that are raised together."""
+"""The owner of an exception, this package or other code, and exceptions raised together."""
 
 import contextlib
 import functools
@@ -45,7 +45,7 @@ def is_ours(error: BaseException) -> bool:
 
 
 def marked(function: Callable) -> Callable:
-    """Lets exceptions of a function keep whose they are on their way to another process.
+    """Preserves the owner of a function's exceptions on their way to another process.
 
     Errors that arrive there have no traceback.
     """

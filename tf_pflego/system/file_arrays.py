@@ -27,7 +27,7 @@ class FileArray(np.memmap):
 
 
 def file_of(array: np.ndarray) -> BinaryIO | None:
-    """Returns the file that begins with this whole array, or None if there is none."""
+    """Returns the file that begins with this whole array, or None."""
     for base in _in_file(array):
         if hasattr(base, "file"):
             whole = base.ctypes.data == array.ctypes.data and base.nbytes == array.nbytes
@@ -36,7 +36,7 @@ def file_of(array: np.ndarray) -> BinaryIO | None:
 
 
 class Writer:
-    """Makes an array in a file, of blocks that stand one after the other along the first axis."""
+    """Makes an array in a file, from consecutive blocks along the first axis."""
 
     def __init__(self):
         self._file = temporary.mappable_file("tf_pflego_data_")
@@ -54,7 +54,7 @@ class Writer:
 
 
 def mapped(file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns the array with which an open file begins."""
+    """Returns the array at the start of an open file."""
     if not np.prod(shape):
         return np.zeros(shape, dtype)
     array = FileArray(file, dtype, "r", shape=shape)
@@ -63,7 +63,7 @@ def mapped(file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarra
 
 
 def write(file: BinaryIO, array: np.ndarray) -> None:
-    """Appends an array's bytes to a file, or raises a NoRoomError that says where."""
+    """Appends an array's bytes to a file, or raises a NoRoomError with the place."""
     try:
         for block in _blocks(array):
             file.write(np.ascontiguousarray(block).data)
@@ -83,8 +83,8 @@ def take(
 ) -> np.ndarray:
     """Returns `array[rows]`, in a file if the array is in one.
 
-    `change` gets a block of what is returned and the position of its first row, and returns the
-    block as it is to be. It may write into the block.
+    `change` gets a block of the result and the position of its first row, and returns the changed
+    block. It may write into the block.
     """
     if not _in_file(array):
         return array[rows] if change is None else change(array[rows], 0)

@@ -1,4 +1,4 @@
-"""A process that was forked from one in which TensorFlow ran cannot run it.
+"""A process that was forked from a process with TensorFlow cannot run TensorFlow.
 
 TensorFlow's threads are not in the child: it would wait for them for ever.
 """
@@ -10,7 +10,7 @@ _has_no_threads = False
 
 
 def refuse(what: str) -> None:
-    """Raises RuntimeError in such a process; `what` must be done elsewhere begins its message."""
+    """Raises RuntimeError in such a process. The message begins with `what`."""
     if _has_no_threads:
         raise RuntimeError(
             f"{what} in a process that has TensorFlow's threads; process {os.getpid()} has none, "

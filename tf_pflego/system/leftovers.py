@@ -1,7 +1,7 @@
 """Leftovers to be removed before a program is ended in the middle of something.
 
-Code that makes something temporary removes it in a `finally` clause, and says here
-how, since a program that a signal ends by force does not get there; see `tf_pflego.system.signals`.
+Code that makes temporary files removes them in a `finally` clause, and registers their removal
+here, since a forced end by a signal skips the clause; see `tf_pflego.system.signals`.
 """
 
 import contextlib
@@ -11,12 +11,12 @@ _removals: list[Callable[[], None]] = []
 
 
 def add(removal: Callable[[], None]) -> None:
-    """Notes a function that removes something, whatever else runs at the time."""
+    """Registers a function that removes something, at any time."""
     _removals.append(removal)
 
 
 def forget(removal: Callable[[], None]) -> None:
-    """Forgets it, since the thing has been removed; there may be nothing to forget."""
+    """Unregisters it after the removal, if it is registered."""
     with contextlib.suppress(ValueError):
         _removals.remove(removal)
 
@@ -33,7 +33,7 @@ def removed_after(removal: Callable[[], None]) -> Iterator[None]:
 
 
 def forget_all() -> None:
-    """Forgets everything, in a child process to which nothing of it belongs."""
+    """Unregisters everything, in a child process that owns none of it."""
     _removals.clear()
 
 

@@ -1,7 +1,7 @@
-"""Files read with limits, so that no file can stop, fill or mislead who reads it.
+"""Files read with limits, which can neither stop, fill nor mislead their reader.
 
-A directory may be damaged, or come from others. Only regular files are read, never links, pipes and
-devices; sizes are checked before memory is taken. TensorFlow is not needed.
+A directory may be damaged, or come from a stranger. Only regular files are read, never links, pipes
+and devices, and sizes are checked before memory is allocated. TensorFlow is not needed.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 class DamagedFileError(ValueError):
-    """A file, at `path`, is not what a run writes; the message says what it is, after its name."""
+    """A file, at `path`, is not a run's file; the message describes it after its name."""
 
     def __init__(self, path: pathlib.Path, what: str):
         super().__init__(what)
@@ -48,7 +48,7 @@ def content(path: pathlib.Path, most: float = _MOST_BYTES) -> bytes:
 
 
 def most_of(stored: int) -> int:
-    """Returns how many bytes there may be where so many are stored, sparse or compressed."""
+    """Returns the limit in bytes for a stored size, sparse or compressed."""
     return _MOST_TIMES * stored + _MOST_BYTES_MORE
 
 
@@ -62,7 +62,7 @@ def crc32_of(path: pathlib.Path, size: int) -> int:
 
 
 def text(path: pathlib.Path) -> str:
-    """Returns the text of a file, of which gzip has made less if its name ends in .gz."""
+    """Returns the text of a file, unpacked if its name ends in .gz."""
     packed = content(path)
     if path.suffix != ".gz":
         return packed.decode()
@@ -98,7 +98,7 @@ def _opened(path: pathlib.Path, most: float) -> Iterator[tuple[IO[bytes], int]]:
 
 
 def json_object(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the object that a JSON file holds, or raises DamagedFileError."""
+    """Returns the object in a JSON file, or raises DamagedFileError."""
     text = content(path, _MOST_BYTES_OF_JSON)
     try:
         return object_of(text)
@@ -120,7 +120,7 @@ def arrays(path: str | pathlib.Path, most: float = _MOST_BYTES) -> dict[str, np.
 
 
 def members(file: IO[bytes], size: int) -> Iterator[tuple[str, bytes]]:
-    """Yields the names and bytes of the members of a zip archive of so many bytes.
+    """Yields the names and bytes of the members of a zip archive with a size limit.
 
     It is a ValueError if they are too many or too large; zipfile raises errors of many kinds.
     """
@@ -144,7 +144,7 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def _array(content):
-    """Returns the array of an .npy file; nothing is made that its bytes do not hold."""
+    """Returns the array of an .npy file, with no more memory than its bytes."""
     file = io.BytesIO(content)
     version = np.lib.format.read_magic(file)
     read_header = {
@@ -160,7 +160,7 @@ def _array(content):
 
 
 def object_of(text: bytes) -> dict[str, Any]:
-    """Returns the object that a text in JSON holds.
+    """Returns the object in a JSON text.
 
     It is a ValueError if there is something else, nested too deeply, or too long a text or number.
     """
@@ -181,7 +181,7 @@ def _whole(digits):
 
 
 def _check(value, deepest):
-    """Refuses what is nested too deeply, or a text that is too long or cannot be written."""
+    """Rejects data that are nested too deeply, and texts that are too long or cannot be written."""
     if isinstance(value, str):
         if len(value) > _LONGEST_TEXT or _HALF_A_CHARACTER.search(value):
             raise ValueError("it has a text that is too long or has half a character")

@@ -15,11 +15,11 @@ _NAME = ".lock"
 
 
 class InUseError(BlockingIOError):
-    """Another process holds the lock; the message says which."""
+    """Another process holds the lock; the message names it."""
 
 
 def taken(path: pathlib.Path, what: str, kind: type[Exception] = ValueError) -> "DirectoryLock":
-    """Returns the lock of an `output_dir`; raises an error of a kind where there can be none."""
+    """Returns the lock of an `output_dir`; raises an error where a lock is impossible."""
     try:
         return DirectoryLock(path)
     except InUseError as error:
@@ -35,7 +35,7 @@ def taken(path: pathlib.Path, what: str, kind: type[Exception] = ValueError) -> 
 
 
 def waited_for(path: pathlib.Path, seconds: float = math.inf) -> "DirectoryLock":
-    """Returns the lock of a directory when no other process holds it; InUseError after so long."""
+    """Returns the lock of a directory when it is free, or InUseError after a time."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -47,11 +47,11 @@ def waited_for(path: pathlib.Path, seconds: float = math.inf) -> "DirectoryLock"
 
 
 class DirectoryLock:
-    """A lock on a directory, which ends with the process, however that ends.
+    """A lock on a directory, which ends with the process in all cases.
 
     Release it after use, or use it in a `with` statement. The directory is made if it does not
-    exist. If another process holds the lock, it is an `InUseError`; if what has the name of the
-    lock's file is a link, or no file of its own, another `OSError`.
+    exist. A lock of another process is an `InUseError`. A link, or an object that is no file, with
+    the name of the lock's file is another `OSError`.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -122,7 +122,7 @@ class DirectoryLock:
     def release(self) -> None:
         """Unlocks the directory, and removes it and its parents if they were made and are empty.
 
-        In a child that was forked, it does nothing: the lock is the parent's.
+        In a forked child, it does nothing: the lock is the parent's.
         """
         if os.getpid() != self._process:
             return

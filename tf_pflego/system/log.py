@@ -1,6 +1,6 @@
-"""The log of the package; its user or a program decides where it is shown.
+"""The log of the package; its user or a program decides its output.
 
-Warnings say what is wrong, `info` what has been done, and `debug` what is being done.
+Warnings report problems, `info` finished work, and `debug` current work.
 """
 
 import logging
@@ -14,5 +14,5 @@ debug, info, warning = LOG.debug, LOG.info, LOG.warning
 
 
 def is_quiet() -> bool:
-    """Returns whether the package was told to say nothing but warnings."""
+    """Returns whether the package logs only warnings."""
     return LOG.level > logging.INFO

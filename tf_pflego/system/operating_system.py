@@ -1,6 +1,6 @@
-"""The way to what Linux tells: no other module asks `/proc`, which macOS does not have.
+"""The only access to Linux' `/proc`, which macOS does not have.
 
-Linux keeps its own calls, which are fast and leave nothing behind. Other systems have other ways.
+Linux keeps its own calls, which are fast and leave no files. Other systems have alternatives.
 """
 
 import contextlib

@@ -23,12 +23,12 @@ _MOST_IN_BLOCK = 4096
 
 
 def fit_memory(num_bytes: int) -> bool:
-    """Returns whether an array of so many bytes may be in memory."""
+    """Returns whether an array of this many bytes may be in memory."""
     return num_bytes <= _SHARE * operating_system.available_memory()
 
 
 def fit_disk(num_bytes: int, directory: str | os.PathLike) -> bool:
-    """Returns whether a file of so many bytes may be in a directory."""
+    """Returns whether a file of this many bytes may be in a directory."""
     return num_bytes <= _SHARE_OF_DISK * shutil.disk_usage(directory).free
 
 
@@ -40,7 +40,7 @@ def blocks(count: int, row_bytes: int) -> Iterator[slice]:
 
 
 class RowFile:
-    """An array [n, ...] in a file, from which rows are copied and into which they are written.
+    """An array [n, ...] in a file, with copies of rows for reads and writes.
 
     The file has no name, so that nothing is left of it when the process ends, however it ends. It
     is sparse: only rows that have been reserved or written take space. It is not mapped, since a
@@ -66,7 +66,7 @@ class RowFile:
                 raise self._explained(error) from error
 
     def __getitem__(self, rows: npt.ArrayLike) -> np.ndarray:
-        """Returns a copy of rows [r], an array [r, ...]; what was never written is zero."""
+        """Returns a copy of rows [r], an array [r, ...]. Unwritten rows are zero."""
         rows = np.asarray(rows, np.int64)
         copy = np.zeros((len(rows), *self.shape[1:]), self.dtype)
         content, file = self._bytes_of(copy), self._file.fileno()
@@ -100,7 +100,7 @@ class RowFile:
         return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
 
     def _runs(self, rows):
-        """Yields (first byte, end, place in the array) of rows that stand one after the other."""
+        """Yields (first byte, end, place in the array) of consecutive rows."""
         if not len(rows) or not self._row_bytes:
             return
         ends = [0, *(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
@@ -109,7 +109,7 @@ class RowFile:
             yield start, start + (b - a) * self._row_bytes, a * self._row_bytes
 
     def _explained(self, error):
-        """Returns the error with what is missing and what to do about it."""
+        """Returns the error with the missing space and the remedy."""
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return error
         return OSError(
@@ -122,5 +122,5 @@ class RowFile:
 def zeros(
     count: int, shape: Sequence[int], dtype: npt.DTypeLike, in_memory: bool
 ) -> np.ndarray | RowFile:
-    """Returns an array [n, ...] of zeros; of it, only rows that are written take space."""
+    """Returns an array [n, ...] of zeros. Only written rows take space."""
     return np.zeros((count, *shape), dtype) if in_memory else RowFile(count, shape, dtype)

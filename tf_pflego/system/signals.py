@@ -1,14 +1,14 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a program in order, and within seconds, whatever it is doing.
+"""Ctrl-C, SIGTERM and SIGHUP end a program in order, and within seconds at any time.
 
 An exception that a signal raises wherever the program happens to be can come up inside another
 library, which may swallow it or turn it into another one. A signal therefore only sets a mark here,
 and the program asks for it between its steps, where nothing is half done.
 
-The program may not get there soon, as in a long call of TensorFlow. Python's handlers do not even
-run before such a call has returned, but at the signal itself a byte is written to a socket
+The program may not reach a check soon, as in a long call of TensorFlow. Python's handlers do not
+even run before such a call has returned, but at the signal itself a byte is written to a socket
 (`signal.set_wakeup_fd`). A thread waits for it there, gives the program three seconds, and then
-ends it by force: it ends the child processes, removes what is temporary (`system.leftovers`), says
-the line that the program would have said, and exits.
+ends it by force: it ends the child processes, removes temporary files (`system.leftovers`), prints
+the program's last line, and exits.
 """
 
 import contextlib
@@ -53,10 +53,10 @@ def nothing_to_put_in_order() -> Iterator[None]:
 
 
 class Interruption:
-    """Takes over SIGINT, SIGTERM and SIGHUP; those that the program was started to ignore stay so.
+    """Handles SIGINT, SIGTERM and SIGHUP, except signals that were ignored at the start.
 
-    It must be made, entered and left in the main thread. Before the first `check` there is nothing
-    to put in order, and a signal ends the `program` at once; so does a second one later.
+    It must be made, entered and left in the main thread. Before the first `check` there is no work
+    to finish, and a signal ends the `program` at once. A second signal later also does.
     """
 
     def __init__(self, program="tf_pflego", grace_seconds=_GRACE_SECONDS):
@@ -90,13 +90,13 @@ class Interruption:
         self._writer.close()
 
     def check(self) -> None:
-        """Raises `Interrupted` if a signal has come; call it where nothing is half done."""
+        """Raises `Interrupted` after a signal. Call it at points without half-finished work."""
         self._orderly = True
         if self.asked is not None:
             raise Interrupted
 
     def report(self) -> int:
-        """Says that the program was interrupted, and returns its exit code, 128 + the signal."""
+        """Reports the interruption, and returns the exit code, 128 + the signal."""
         if not self._said:
             self._said = True
             _write(f"{self._program}: interrupted{self.hint()}\n")
@@ -163,7 +163,7 @@ os.register_at_fork(after_in_child=_leave_in_child)
 
 
 def _write(line):
-    """Writes to standard error past Python, whose stream another thread may hold."""
+    """Writes to standard error past Python, since another thread may hold its stream."""
     with contextlib.suppress(OSError, ValueError):
         descriptor = deferred.stderr_descriptor
         if os.isatty(descriptor):

@@ -9,8 +9,8 @@ def source_commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> 
 
     If the package differs from its commit, "+changes" is appended. Files outside the package, such
     as results, do not count, since they do not change the program. A repository that merely
-    surrounds the package is not its source tree; for example, the package may be installed into an
-    environment that lies in the repository of another project.
+    surrounds the package is not its source tree. For example, the package may be installed into an
+    environment inside another project's repository.
     """
 
     def git(*arguments):

@@ -19,11 +19,11 @@ os.register_at_fork(after_in_child=_made.clear)  # A child removes none.
 
 
 def make_directory(parent: str | None = None) -> str:
-    """Makes a directory for this user alone, and removes those that killed processes have left.
+    """Makes a directory only for this user, and removes the directories of killed processes.
 
-    It is locked, and removed only by who can take the lock: a process that lives may be in another
-    container, or on another machine. Some network's file systems keep locks from other machines, so
-    that only this one's, since it was started, are tried.
+    It is locked, and removed only by a process with the lock: a living process may be in another
+    container, or on another machine. Some network file systems keep locks from other machines.
+    Therefore only this machine's directories, since it was started, are tried.
     """
     parent = parent or tempfile.gettempdir()
     prefix = f"{_PREFIX}{operating_system.machine()}_"
@@ -44,7 +44,7 @@ def make_directory(parent: str | None = None) -> str:
 
 
 def remove_directory(path: str) -> None:
-    """Removes a directory that `make_directory` has made; it may have been removed."""
+    """Removes a directory of `make_directory`, if it exists."""
     if path in _made:
         shutil.rmtree(path, ignore_errors=True)
         if lock := _made.pop(path):
@@ -54,7 +54,8 @@ def remove_directory(path: str) -> None:
 def mappable_file(prefix: str) -> BinaryIO:
     """Returns a temporary file that TensorFlow can map, by the path of `operating_system.path_of`.
 
-    On Linux it has no name. Elsewhere it is in a directory of its own, which is removed with it.
+    On Linux it has no name. On other systems it is in a separate directory, which is removed with
+    it.
     """
     if operating_system.IS_LINUX:
         return cast(BinaryIO, tempfile.TemporaryFile(prefix=prefix))

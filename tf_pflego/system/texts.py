@@ -1,4 +1,4 @@
-"""How messages, tables and the representations of objects name what they have."""
+"""The form of names in messages, tables and representations of objects."""
 
 import difflib
 import re
@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 def unseen(text: str) -> str:
     """Returns the first character of a text that is not seen, as its code and its name, or "".
 
-    Spaces of any width, and the two joiners, with which Persian and emoji are written, are taken.
+    Spaces of any width, and the two joiners, which are used in Persian and emoji, are allowed.
     """
     for one in text:
         kind = unicodedata.category(one)
@@ -31,10 +31,10 @@ def unseen(text: str) -> str:
 
 
 def alike(names: Iterable[str], cases: bool) -> tuple[str, str] | None:
-    """Returns two texts that look alike, or None.
+    """Returns two texts that look the same, or None.
 
-    They are the same, or differ in spaces, characters that are not seen or the form of Unicode
-    alone; with `cases`, also in upper and lower case.
+    They are equal, or differ only in spaces, invisible characters or the form of Unicode, and with
+    `cases` also in upper and lower case.
     """
     seen: dict[str, str] = {}
     for name in names:

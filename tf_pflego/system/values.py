@@ -1,9 +1,9 @@
 """Single values that users give: each is checked, and converted into a plain Python value.
 
-A whole number may come as any integer type, such as NumPy's, or as a float that is whole; a number
-as any real type; a path as `str` or `os.PathLike`. A truth value is no number. A refusal has the
-name of the argument in backticks and says what it must be, what came, and what to do; it is a
-ValueError where nothing else is said.
+A whole number may have any integer type, such as NumPy's, or be a whole float. A number may have
+any real type, and a path may be `str` or `os.PathLike`. A truth value is no number. An error has
+the name of the argument in backticks, the expected value, the given value, and the remedy. It is a
+ValueError unless stated otherwise.
 """
 
 import math
@@ -28,7 +28,7 @@ _LEAST_FLOAT = float(np.finfo(np.float32).tiny)
 
 
 def whole_of(text: str) -> int:
-    """Returns the whole number that a text is, in digits 0 to 9; raises ValueError for another.
+    """Returns the whole number of a text, in digits 0 to 9; raises ValueError otherwise.
 
     Python takes more: hexadecimal numbers, underscores, spaces and digits of other scripts.
     """
@@ -38,7 +38,7 @@ def whole_of(text: str) -> int:
 
 
 def number_of(text: str) -> float:
-    """Returns the number that a text is, such as 0.01 or 1e-3; raises ValueError for another."""
+    """Returns the number of a text, such as 0.01 or 1e-3; raises ValueError otherwise."""
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text.lower()):
         # These are numbers to Python; what they are for says that they must be finite.
         if text.lower().lstrip("+-") not in ("inf", "infinity", "nan"):
@@ -71,7 +71,7 @@ def number(
     below: float | None = None,
     words: Sequence[str] = (),
 ) -> float:
-    """Returns a real number as a float that float32 can hold, and does not make 0 of.
+    """Returns a real number as a float in the range of float32, without underflow to 0.
 
     Without `at_least` and `above` it is from -at_most on. The message names `words`, which could
     have been given instead.
@@ -106,14 +106,14 @@ def shape(name: str, value: Any) -> tuple[int, ...]:
 
 
 def truth(name: str, value: Any) -> bool:
-    """Returns a truth value as a bool; raises ValueError for anything else, such as 0."""
+    """Returns a truth value as a bool; raises ValueError for other values, such as 0."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"`{name}` must be True or False; got {shown(value)}. Correct `{name}`.")
     return bool(value)
 
 
 def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Returns one of the choices; raises ValueError for anything else."""
+    """Returns one of the choices; raises ValueError for other values."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(
             f"`{name}` must be one of {', '.join(choices)}; got {shown(value)}. "
@@ -123,7 +123,7 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def is_word(value: Any, word: str) -> bool:
-    """Returns whether a value is this text; arrays, which compare by element, are not."""
+    """Returns whether a value is this text. Arrays, which compare by element, are not."""
     return isinstance(value, str) and value == word
 
 
@@ -138,14 +138,14 @@ def listed(name: str, value: Any, of: str = "") -> tuple[Any, ...]:
 
 
 def text(name: str, value: Any) -> str:
-    """Returns text; raises ValueError for anything else."""
+    """Returns text; raises ValueError for other values."""
     if not isinstance(value, str):
         raise ValueError(f"`{name}` must be text; got {shown(value)}. Correct `{name}`.")
     return str(value)
 
 
 def path(name: str, value: Any, may_be_empty: bool = True) -> str:
-    """Returns the path of a file or directory of this machine as text; "" stands for none."""
+    """Returns the path of a file or directory of this machine as text; "" means none."""
     try:
         place = os.fspath(value)
     except TypeError:
@@ -174,7 +174,7 @@ def path(name: str, value: Any, may_be_empty: bool = True) -> str:
 
 
 def instance(name: str, value: Any, kind: type, remedy: str) -> None:
-    """Raises TypeError unless an object is of a class; `remedy` says how to get one."""
+    """Raises TypeError unless an object is of a class; `remedy` names the way to it."""
     if not isinstance(value, kind):
         raise TypeError(
             f"`{name}` must be of the class {kind.__name__}; got {type(value).__name__}. {remedy}"
