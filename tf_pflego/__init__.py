@@ -1,8 +1,8 @@
 """Personalised federated learning on TensorFlow Federated: PFLEGO and methods compared with it.
 
-`__init__.pyi` has the public names. Each is imported when it is first used. Without the optional
-package that one needs, it says so when it is called. Where this imports TensorFlow, the lines that
-TensorFlow logs at its import are left out.
+`__init__.pyi` has the public names. Each is imported at its first use. Without the optional package
+that it needs, it raises an error when it is called. If this imports TensorFlow, TensorFlow's log
+lines at import are dropped.
 """
 
 import ast

@@ -1,12 +1,12 @@
 """Tries out whether a private run hides a client as well as it claims.
 
-Some rounds of the run are made again, in process, with the same settings and another secret, each
-with its noise and without: so its noise, its bound and its draws are seen (`aggregation.inspection`
-says what is looked at), and epsilon is computed anew from what the run has counted. Then the whole
-run is made with canary clients beside its own, which upload random directions. How many of them can
-be told from what the run releases gives a lower bound on epsilon.
+Some rounds of the run are repeated, in process, with the same settings and another secret, each
+with and without noise. This shows its noise, its bound and its sampling (see
+`aggregation.inspection`), and epsilon is recomputed from the run's counts. Then the whole run is
+repeated with added canary clients, which upload random directions. The number of canaries that are
+recognised in the releases gives a lower bound on epsilon.
 
-If something is not as claimed, the program ends with code 4. That nothing is found shows no claim.
+If the claim does not match, the program exits with code 4. A clean audit does not prove the claim.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ class Options(StoredRunOptions):
 
 
 def run(flag_values, interruption: Interruption) -> None:
-    """Looks inside, trains with canaries, and shows what is claimed and what is known of it."""
+    """Inspects some rounds, trains with canaries, and shows the claim and the findings."""
     options = flags.options_from(Options, flag_values)
     with options.opened() as stored:
         if not aggregation_settings.is_private(stored.run_config):
@@ -86,7 +86,7 @@ def run(flag_values, interruption: Interruption) -> None:
 
 
 def _of_ledger(stored: StoredRun) -> tuple[float, int, list[str]]:
-    """Returns what the run claims after how many rounds, and what its own counts say otherwise."""
+    """Returns the claim, the number of rounds, and contradictions in the run's counts."""
     last = {name: values[-1] for name, values in stored.metrics.items()}
     claimed, num_rounds = float(last[EPSILON]), int(last["round"])
     count, accountant = int(last["privacy_releases"]), _accountant(stored, num_rounds)
@@ -116,7 +116,7 @@ def _accountant(stored, num_rounds):
 
 
 def _seen_inside(stored, method) -> list[str]:
-    """Returns what is not as claimed in a few rounds of the same run with another secret."""
+    """Returns the contradictions in a few rounds of the same run with another secret."""
     config = stored.run_config
     clients = stored.clients.part(0, stored.clients.num_clients - config.new_clients)
     config = settings_read.changed(config, engine="in_process", new_clients=0, eval_clients=0)

@@ -1,10 +1,10 @@
-"""Takes part in a federation with the data of this machine; examples and labels are not sent.
+"""Joins a federation with the data of this machine; examples and labels are not sent.
 
-The server of the federation gives each site a definition, a file that says what is learnt and how.
-The client says what it will send, and begins when that is agreed to. From then on it answers the
-server's requests on a socket in its directory, to which a carrier such as Flower brings them, and
-nothing that the definition does not lead to expect. It can be stopped at any time; to go on it
-needs its directory alone.
+The server of the federation gives each site a definition, a file with the model and its training.
+The client lists the data that it will send, and starts after an agreement. From then on it answers
+the server's requests on a socket in its directory, through a carrier such as Flower, and only
+requests that match the definition. It can be stopped at any time. To continue it needs only its
+directory.
 """
 
 import contextlib
@@ -172,7 +172,7 @@ def _given(options, journal):
 
 
 def _begun(options, journal):
-    """Returns them as the directory has them; what flags name besides must be the same."""
+    """Returns them from the directory. Values of flags must be the same."""
     definition, arrays = journal.definition(), journal.examples()
     clients = definition.client(journal.name, arrays)
     if options.definition or options.name or options.data or options.table:
@@ -192,7 +192,7 @@ def _begun(options, journal):
 
 
 def _refuse_disagreement(consent):
-    """Raises ValueError unless somebody agrees to what has been said."""
+    """Raises ValueError unless somebody agrees to the printed lines."""
     if consent == "log":
         return
     if not sys.stdin.isatty():

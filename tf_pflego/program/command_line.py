@@ -23,7 +23,7 @@ class CommandLineError(ValueError):
 
 
 def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0) -> list[str]:
-    """Gives flags their values, and returns the arguments that are no flags, at most so many.
+    """Gives flags their values, and returns the other arguments, with a limit on their number.
 
     Anything that is wrong with them, or with a flag file, is a CommandLineError.
     """
@@ -81,7 +81,7 @@ def expanded(
 
 
 def _words_of(text):
-    """Returns the words of a flag file as a shell reads them; // at the head of a line is # too."""
+    """Returns the words of a flag file as in a shell; // at the head of a line is # too."""
     words, place = [], 0
     while between := _BETWEEN.match(text, place):
         if (place := between.end()) == len(text):
@@ -98,11 +98,11 @@ def _words_of(text):
 def as_flags(
     message: str, names: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Returns a message in which arguments are written as flags.
+    """Returns a message with arguments written as flags.
 
-    The package's errors name arguments as Python has them, `NAME` or `NAME=VALUE` in backticks;
-    those that are flags become --NAME and --NAME=VALUE. `others` are arguments that are flags under
-    another name, each with that name.
+    The package's errors name arguments as in Python, `NAME` or `NAME=VALUE` in backticks. Arguments
+    that are flags become --NAME and --NAME=VALUE. `others` are arguments with another flag name,
+    each with that name.
     """
 
     def written(match):
@@ -116,7 +116,7 @@ def as_flags(
 
 
 def _explained(error, flag_values):
-    """Returns the message for an error of absl: what was expected, what came, what to do."""
+    """Returns the message for an error of absl: expected value, given value, remedy."""
     text = str(error)
     if isinstance(error, flags.UnrecognizedFlagError):
         suggestions = re.search(r"Did you mean: (.*?)[ ?]*$", text)

@@ -1,8 +1,8 @@
 """The message and the exit code when an exception ends the program.
 
-2 is for what the user can correct. 3 is for a round that cannot end with finite numbers. 4 is for a
-claim of privacy that an audit has refuted. 1 is for everything else, a fault of this package or of
-one that it uses: then the traceback is in a file of the directory for temporary files.
+2 is for errors that the user can correct. 3 is for a round that cannot end with finite numbers. 4
+is for a claim of privacy that an audit has refuted. 1 is for everything else, a fault of this
+package or its dependencies: then the traceback is in a file of the directory for temporary files.
 """
 
 import sys
@@ -20,7 +20,7 @@ _SHOWN = 300
 
 
 class RefutedError(Exception):
-    """An audit has refuted what a run claims."""
+    """An audit has refuted a run's claim."""
 
 
 def explained(error: Exception) -> tuple[int, str]:
@@ -70,7 +70,7 @@ def _is_of_grpc(error):
 
 
 def _written(error):
-    """Writes the traceback to a file and returns what is said of it."""
+    """Writes the traceback to a file and returns the line about it."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="tf_pflego_", suffix=".traceback.txt", delete=False, encoding="utf-8"

@@ -73,8 +73,8 @@ def from_flags(
 ) -> tuple[Plan, list[str]]:
     """Returns the plan of the run, and lines to log about flags.
 
-    Flags that are not given have the values of the `resumed` run, if there is one. There is a line
-    for each given flag that is another method's. One that nothing reads is a ValueError.
+    Missing flags have the values of the `resumed` run, if there is one. There is a line for each
+    given flag of another method. A flag without an effect is a ValueError.
     """
 
     def value(name):
@@ -114,7 +114,7 @@ def define_options(options: type, flag_values: flags.FlagValues) -> None:
 
 
 def define_flags_of(verb: types.ModuleType, arguments: Sequence[str], flag_values) -> None:
-    """Defines the flags of a verb, of which arguments can bring some; see `verbs`."""
+    """Defines the flags of a verb, including flags that its arguments add; see `verbs`."""
     if hasattr(verb, "define_flags"):
         verb.define_flags(flag_values, arguments)
     else:
@@ -128,7 +128,7 @@ def options_from(options: type, flag_values: flags.FlagValues) -> Any:
 
 
 class Parser(flags.ArgumentParser):
-    """Parses what a setting is given; `syntactic_help` says what that is."""
+    """Parses a setting's text; `syntactic_help` describes its values."""
 
     def __init__(self, field):
         super().__init__()
@@ -140,7 +140,7 @@ class Parser(flags.ArgumentParser):
         self.syntactic_help = " or ".join(expected)
 
     def parse(self, argument):
-        """Returns the value; raises ValueError if it is none, for absl to name the flag."""
+        """Returns the value; raises ValueError for other text, and absl adds the flag's name."""
         if not isinstance(argument, str) or argument in (*self.choices, *self._words):
             return argument
         if self.choices:

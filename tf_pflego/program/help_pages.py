@@ -21,7 +21,7 @@ _VALUES = {bool: "", int: "=N", float: "=NUMBER", str: "=TEXT"}
 
 
 class Page:
-    """A page of help that is being written, for a terminal of so many columns; None for 80."""
+    """A page of help under construction, for a terminal of some columns; None for 80."""
 
     def __init__(self, columns: int | None, usage: str):
         self._columns = min(max(columns or 80, _LEAST_COLUMNS), _MOST_COLUMNS)
@@ -34,7 +34,7 @@ class Page:
         self.text(text, indent, further)
 
     def text(self, text: str, indent: int = 0, further: int = 0) -> None:
-        """Adds a text, whose second line and the next are indented further."""
+        """Adds a text, with its second and later lines indented further."""
         line = " " * indent + " ".join(text.split())
         self._lines += terminal.wrapped(line, self._columns, further).split("\n")
 
@@ -51,7 +51,7 @@ class Page:
         self._lines[:] = [line.replace("\0", " ") for line in self._lines]
 
     def flags(self, fields: Iterable[dataclasses.Field]) -> None:
-        """Adds flags: for each its name, what it is, what it takes and its default."""
+        """Adds flags: for each its name, meaning, values and default."""
         for field in fields:
             form = _form(field)
             self.text(form, 2, 4)
@@ -96,7 +96,7 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
 
 
 def of_nothing(columns: int | None) -> str:
-    """Returns what is shown where nothing is asked for: what there is, and where more is said."""
+    """Returns the output without arguments: an overview, and the way to further help."""
     page = Page(columns, "[VERB] [--NAME=VALUE ...]")
     _introduce(page)
     page.paragraph("tf-pflego --help lists the methods and the flags of a run.")
@@ -104,7 +104,7 @@ def of_nothing(columns: int | None) -> str:
 
 
 def _introduce(page):
-    """Adds what the program does, with an example, and its verbs."""
+    """Adds a description of the program, with an example, and its verbs."""
     page.paragraph(
         "Trains a method of personalised federated learning over simulated clients, and shows "
         "how accurate each client's model becomes."
@@ -137,12 +137,12 @@ def of_verb(module: types.ModuleType, columns: int | None) -> str:
 
 
 def summary_of(algorithm: str) -> str:
-    """Returns the line that says what a method is."""
+    """Returns the line that describes a method."""
     return _paragraphs(algorithm)[0].partition(": ")[2].rstrip(".")
 
 
 def _describe(page, algorithm):
-    """Adds what a method is, its hyper-parameters and where all of it is described."""
+    """Adds the description of a method, its hyper-parameters and its file."""
     method = method_of(algorithm)
     page.paragraph(f"--algorithm={algorithm}")
     if method.is_own:

@@ -1,9 +1,8 @@
-"""Lists the runs in a directory: what they are, how far they are and how good.
+"""Lists the runs in a directory with their settings, progress and accuracies.
 
-Labels are local, global, or masked, which is global with a class mask; of other tasks than
-classification, the task stands there. Accuracies, and what else the tasks of runs are measured by,
-are the last means over clients, shares in percent, on test examples and, of runs that have some, on
-validation examples.
+Labels are local, global, or masked, which is global with a class mask. For tasks other than
+classification, the column has the task. Accuracies, and the statistics of other tasks, are the last
+means over clients, shares in percent, on test examples and, for some runs, on validation examples.
 """
 
 import dataclasses
@@ -59,7 +58,7 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
 
 
 def _directories(top):
-    """Yields the directories below that have a config.json; links are not followed."""
+    """Yields the directories below with a config.json, without following links."""
     for place, below, files in os.walk(top):
         if "config.json" in (*below, *files):  # A directory of this name is told as damaged.
             yield pathlib.Path(place)
@@ -67,9 +66,9 @@ def _directories(top):
 
 
 def _row(directory):
-    """Returns the columns shown for a run; None if the directory holds none.
+    """Returns the columns shown for a run; None if the directory contains none.
 
-    A config.json without a metrics.jsonl beside it may be another program's.
+    A config.json without a metrics.jsonl may belong to another program.
     """
     config, metrics = directory / "config.json", directory / "metrics.jsonl"
     has_begun = os.path.lexists(metrics)
@@ -99,7 +98,7 @@ def _row(directory):
 
 
 def _shown(last, first):
-    """Returns a value of a statistic, in percent if it is a share; empty for what is none."""
+    """Returns a value of a statistic, in percent if it is a share; empty for no value."""
     if not reader.is_number(last) or (first.is_share and not 0 <= last <= 1):
         return ""
     return f"{100 * last:.2f}" if first.is_share else first.written(last)

@@ -1,4 +1,4 @@
-"""Lets clients that never took part learn on from a run, by its method's own rule."""
+"""Trains personal models for new clients from a run, by its method's own rule."""
 
 import contextlib
 import dataclasses

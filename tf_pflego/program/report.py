@@ -2,7 +2,7 @@
 
 The page of runs has curves, clients, partition, cost to a target accuracy and settings. The page of
 a sweep has the methods compared, the choices, curves, clients and settings. A page needs a browser
-and no network. Runs that still go on or were interrupted are shown as far as they are.
+and no network. Unfinished runs are shown up to their last round.
 """
 
 import dataclasses

@@ -84,7 +84,7 @@ def refuse_own(run: Any, name: str, in_python: str) -> None:
 def start_tensorflow(plain: str = "") -> None:
     """Starts TensorFlow, and keeps the libraries' messages off the terminal.
 
-    Errors that matter to the user are raised. A pipe or file is told what is to come by `plain`.
+    Errors that matter to the user are raised. `plain` is for a pipe or file.
     """
     if not deferred.is_started():
         terminal.doing(f"starting TensorFlow{plain}", plain=bool(plain))

@@ -1,8 +1,8 @@
 """Trains with clients that are programs on other machines, each with its own data.
 
-The flags of train describe the run, and a dataset or a table that stands in for the clients' data,
-of which shapes and classes alone are used. `--define=FILE` writes what all sites have to agree on
-and ends; each site gives that file to `tf-pflego client`.
+The flags of train describe the run, and a dataset or a table that represents the clients' data, by
+only its shapes and classes. `--define=FILE` writes the definition for all sites and ends. Each site
+gives that file to `tf-pflego client`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ FLAGS_OF_ARGUMENTS = train.FLAGS_OF_ARGUMENTS
 
 @dataclasses.dataclass(frozen=True)
 class Options(flags.VerbOptions):
-    """The options of a server besides the flags of train."""
+    """The options of a server in addition to the flags of train."""
 
     define: str = setting(
         "", "write the definition of the federation to this file, and end", is_path=True

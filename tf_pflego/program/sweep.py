@@ -1,10 +1,10 @@
 """Trains many methods and settings over several seeds, and compares them.
 
-The flags of runs and methods, which tf-pflego --help lists, take several values with commas between
-them. Each combination of methods, datasets and other settings of runs makes a cell, a line of the
+The flags of runs and methods, which tf-pflego --help lists, take several values separated by
+commas. Each combination of methods, datasets and other settings of runs makes a cell, a line of the
 tables. Among values of a hyper-parameter, or in a range such as 1e-3..1:log, the best on validation
-examples is chosen for each cell, with seeds that are not reported. The same command goes on with a
-sweep that was interrupted, and makes what is new in one that has changed.
+examples is chosen for each cell, with seeds that are not reported. The same command continues an
+interrupted sweep, and makes the new runs of a changed sweep.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ _OF_RUN = {n: one for n, one in experiments.OF_RUN.items() if n not in experimen
 
 @dataclasses.dataclass(frozen=True)
 class Options(program_flags.VerbOptions):
-    """How a sweep is made; what a file says counts before the defaults here."""
+    """The options of a sweep. Values in a file override the defaults here."""
 
     output_dir: str = setting("", "directory of the sweep", is_path=True)
     seeds: str = setting("0", "seeds of the runs that are reported, as 0,1,2")
@@ -87,7 +87,7 @@ class Options(program_flags.VerbOptions):
 
 
 def define_flags(flag_values, arguments) -> None:
-    """Defines the flags of sweeps, runs and methods; a method's flags take lists."""
+    """Defines the flags of sweeps, runs and methods. A method's flags take lists."""
     program_flags.define_options(Options, flag_values)
     fields = {**_OF_RUN, **settings_of_methods()}
     fields |= {field.name: field for field in program_flags.of_own_methods(arguments)}
@@ -282,7 +282,7 @@ def _show_results(options, experiment, place):
 
 
 def _show_tables(outcome, experiment):
-    """Shows the tables and what came out; a terminal has the columns that fit it."""
+    """Shows the tables and the result; a terminal has the columns that fit it."""
     width = terminal.STDOUT.columns()
     if experiment.show is not None:
         text = runner.shown(outcome, experiment).get("tables.md", b"").decode()
@@ -317,7 +317,7 @@ def _show_list(folder, experiment, cells, place):
 
 
 def _flag_file(cell):
-    """Returns the flag file of a run of a cell; what is to be chosen is a comment."""
+    """Returns the flag file of a run of a cell. Values for the choice are in a comment."""
     lines = [f"# {cell.name}"]
     for name, among in cell.choices.items():
         lines.append(f"# {name} is chosen: {among if isinstance(among, Range) else list(among)}")

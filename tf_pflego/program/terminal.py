@@ -1,7 +1,7 @@
-"""The output of a program; a terminal or pipe that does not take it never fails a run.
+"""The output of a program. A terminal or pipe with an error never fails a run.
 
-On a terminal a line that is too long is wrapped at words, and `doing` keeps one line up to date on
-what is being done. On a pipe or in a file each line stays as it is.
+On a terminal a line that is too long is wrapped at words, and `doing` keeps a line with the current
+work. On a pipe or in a file lines do not change.
 
 A reader may close its pipe (`| head`), a disk may be full, a descriptor may be closed from the
 start (`2>&-`), and an encoding may lack a character of a path. Output that cannot be written is
@@ -32,7 +32,7 @@ _shown = 0  # how many characters of `doing` are on the terminal
 
 
 class Stream:
-    """A text stream whose writing never fails: what `sys` has under the name stdout or stderr."""
+    """A text stream that never fails on writing: `sys.stdout` or `sys.stderr`."""
 
     def __init__(self, name: str):
         self._name = name
@@ -68,11 +68,11 @@ class Stream:
             return False
 
     def fileno(self) -> int:
-        """Returns the descriptor, which tells the width of a terminal."""
+        """Returns the descriptor, which gives the width of a terminal."""
         return self._stream.fileno()
 
     def columns(self) -> int | None:
-        """Returns the width of a terminal; None of a pipe or a file."""
+        """Returns the width of a terminal; None for a pipe or a file."""
         if not self.isatty():
             return None
         try:
@@ -125,12 +125,12 @@ def begin_with_time() -> None:
 
 
 def _safe(text):
-    """Returns lines in which no file or path has written what a terminal would obey."""
+    """Returns lines without terminal commands from files or paths."""
     return "\n".join(map(texts.printable, text.split("\n")))
 
 
 class _Shown(logging.Handler):
-    """Shows what the package logs; on a terminal a bar shows the rounds, and `doing` the rest."""
+    """Shows the package's log. On a terminal a bar shows the rounds, and `doing` the rest."""
 
     def emit(self, record):
         text = record.getMessage()
@@ -144,7 +144,7 @@ class _Shown(logging.Handler):
 
 @contextlib.contextmanager
 def showing(quiet: bool) -> Iterator[None]:
-    """Shows what the package logs, as long as a program runs."""
+    """Shows the package's log while a program runs."""
     global _with_time
     before, handler = log.LOG.level, _Shown()
     log.LOG.addHandler(handler)
@@ -161,15 +161,15 @@ def showing(quiet: bool) -> Iterator[None]:
 
 
 def be_quiet(quiet: bool) -> None:
-    """Lets the log, `doing` and bars say nothing but warnings, or all again."""
+    """Limits the log, `doing` and bars to warnings, or removes the limit."""
     usual = logging.DEBUG if STDERR.isatty() else logging.INFO
     log.LOG.setLevel(logging.WARNING if quiet else usual)
 
 
 def wrapped(text: str, columns: int | None, further: int = 2) -> str:
-    """Returns a text whose long lines are broken at words, with what follows indented further.
+    """Returns a text with long lines broken at words, and continuation lines indented.
 
-    Lines that fit in so many columns stay as they are; with None all do.
+    Lines that fit the number of columns do not change. With None no line changes.
     """
     if columns is None:
         return text
@@ -191,7 +191,7 @@ def wrapped(text: str, columns: int | None, further: int = 2) -> str:
 
 
 def doing(what: str, plain: bool = False) -> None:
-    """Shows what is being done from now on; whatever is written next takes its place.
+    """Shows the current work from now on. The next output replaces it.
 
     A terminal has one line for it. A pipe or file gets a line if it is `plain`.
     """

@@ -31,7 +31,7 @@ def help_page(flag_values, columns: int | None) -> str:
 
 
 def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | None = None) -> None:
-    """Runs what the flags describe by a function like `training.train`, and shows its table."""
+    """Runs the flags' run by a function like `training.train`, and shows its table."""
     earlier = _resumed(flag_values) or _started_from(flag_values)
     plan, unused = flags.from_flags(flag_values, earlier)
     settings = plan.settings
@@ -73,9 +73,9 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
 
 
 def _resumed(flag_values):
-    """Returns the configuration of the run that goes on.
+    """Returns the configuration of the resumed run.
 
-    It is empty if none does, or if what says it is damaged: then all flags have to be given.
+    It is empty without a run, or if its configuration is damaged: then all flags are needed.
     """
     place, goes_on = flag_values["output_dir"].value, flag_values["resume"].value
     if not (goes_on and place) or flag_values["overwrite"].value:  # With it, it is refused later.
@@ -100,7 +100,7 @@ def _resumed(flag_values):
 
 
 def _started_from(flag_values):
-    """Returns the configuration of the run that another one starts from; empty if there is none."""
+    """Returns the configuration of the run to start from; empty if there is none."""
     place = values.path("start_from", flag_values["start_from"].value)
     if not place:
         return {}
@@ -131,13 +131,13 @@ def _refuse_unnamed(stored, flag_values):
 
 
 def _without(configuration, left, flag_values):
-    """Returns what other flags do not say; the dataset has the name of a table's file."""
+    """Returns the settings without other flags; the dataset has the name of a table's file."""
     left = left | {"dataset"} if flag_values["table"].present else left
     return {name: value for name, value in configuration.items() if name not in left}
 
 
 def _start_new(flag_values, directory):
-    """Says that a run starts where none goes on; raises ValueError if no flag says what it is."""
+    """Reports that a new run starts; raises ValueError if no flag describes it."""
     present = {name for name in flag_values if flag_values[name].present}
     if present <= {*reader.places(), "engine", "quiet"}:
         raise ValueError(
@@ -148,7 +148,7 @@ def _start_new(flag_values, directory):
 
 
 def _hint(output_dir):
-    """Returns what an interrupted run says of its output directory."""
+    """Returns the line about the output directory of an interrupted run."""
     if not output_dir:
         return ""
     place = where_it_goes_on(pathlib.Path(output_dir).expanduser())

@@ -1,10 +1,10 @@
 """The verbs of the program: `tf-pflego VERB --FLAG=VALUE ...`, one module per verb.
 
-A module is imported when its verb is asked for. It has `run`, given flags and an interruption, and
+A module is imported when its verb is used. It has `run`, which takes flags and an interruption, and
 `Options`, a dataclass of settings that are its flags. Help shows its docstring, its USAGE and its
-EXAMPLE. One that takes up to MOST_PLACES directories by position is given them after these; PLACES
-says for help what they are. One whose flags have other names than the arguments in Python that they
-become names them in FLAGS_OF_ARGUMENTS, {argument: flag}.
+EXAMPLE. A verb that takes up to MOST_PLACES directories by position gets them after these; PLACES
+describes them in its help. A verb with other names of flags than of Python's arguments lists them
+in FLAGS_OF_ARGUMENTS, {argument: flag}.
 
 The flags of train depend on its arguments, so that in place of `Options` it has
 `define_flags(flag_values, arguments)` and `help_page(flag_values, columns)`.

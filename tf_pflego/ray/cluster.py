@@ -1,4 +1,4 @@
-"""Processes on a Ray cluster that hold the shards of federations, one shard each.
+"""Processes on a Ray cluster for the shards of federations, one shard each.
 
 A program that does not use the engine `ray` does not need Ray.
 """
@@ -84,8 +84,8 @@ class RayCluster(contextlib.AbstractContextManager):
     def open(self, part_of: Callable[[int], Opened]) -> int:
         """Opens a federation on all hosts, and on each that takes a place later.
 
-        `part_of` says what the host of a shard is given. Calls name the federation by the key that
-        is returned.
+        `part_of` returns the arguments of a shard's host. Calls name the federation by the returned
+        key.
         """
         self._last_key += 1
         key = self._last_key
@@ -211,7 +211,7 @@ class RayCluster(contextlib.AbstractContextManager):
 
 
 def _refuse_unfit_node(call):
-    """Raises WorkerError if a host could not begin; one that has ended since is another matter."""
+    """Raises WorkerError if a host could not begin. A host that has ended since is another case."""
     try:
         result_of(call)
     except exceptions.ActorDiedError as error:

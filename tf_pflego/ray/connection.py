@@ -18,7 +18,7 @@ POLL_SECONDS = 1.0
 
 
 def connect(address: str) -> None:
-    """Connects this process to a cluster, or starts one of its own."""
+    """Connects this process to a cluster, or starts a cluster."""
     quiet: dict[str, Any] = {"logging_level": "FATAL", "log_to_driver": False}
     if address and os.environ.get("RAY_AUTH_MODE") != "token":
         log.warning(
@@ -50,7 +50,7 @@ def connect(address: str) -> None:
 
 @contextlib.contextmanager
 def _own_signals():
-    """Keeps this process's answers to signals, in whose place Ray puts others."""
+    """Keeps this process's signal handlers, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -65,7 +65,7 @@ def _own_signals():
 
 
 def result_of(call: Any) -> Any:
-    """Returns what a call returns."""
+    """Returns the result of a call."""
     while True:
         with contextlib.suppress(exceptions.GetTimeoutError):
             return ray.get(call, timeout=POLL_SECONDS)  # With a time limit, Ctrl-C is heard.

@@ -1,4 +1,4 @@
-"""A process of a Ray cluster that holds shards: clients' data and states, and runs their part.
+"""A process of a Ray cluster for shards: it stores clients' data and states, and runs them.
 
 It runs the engine `in_process` on its own clients. A call names a federation by its key, and the
 clients by their numbers in the shard.
@@ -42,7 +42,7 @@ class Call(NamedTuple):
 
 
 class Host:
-    """An actor with one shard of each federation that is open, and so many cores and GPUs."""
+    """An actor with one shard of each open federation, and its cores and GPUs."""
 
     def __init__(self, cpus: float, gpus: float):
         # So that the bits of a result do not depend on how many cores there are.
@@ -55,12 +55,12 @@ class Host:
         self._server_states: dict[int, Structure] = {}  # the first ones
 
     def process_id(self) -> int:
-        """Returns the number of its process, which says that it runs."""
+        """Returns the number of its process, as a sign that it runs."""
         return os.getpid()
 
     @errors.marked
     def open(self, key: int, opened: Opened) -> None:
-        """Takes a shard of a federation; refuses data that are missing or not the run's."""
+        """Takes a shard of a federation. Missing or different data are an error."""
         clients = opened.clients
         if isinstance(clients, Origin):
             try:
@@ -87,7 +87,7 @@ class Host:
 
     @errors.marked
     def settle_and_call(self, call: Call, *shared: Any) -> Any:
-        """Settles what is staged, and calls a method, whose last arguments all shards share."""
+        """Settles staged results, and calls a method; all shards share its last arguments."""
         if call.keep is not None:
             engine = self._engines[call.key]
             settle = engine.commit if call.keep else engine.roll_back
@@ -100,9 +100,9 @@ class Host:
     def run_exchange(self, key, position, cohort, round_, evaluate, message, start):
         """Runs the exchange at this position of the round at participants of this shard.
 
-        `start` has the leaves of the server's state that first states are made from, and None for
-        the others; it is None if no participant is new. It returns the outcome, as arrays, and the
-        seconds that it took.
+        `start` has the leaves of the server's state for first states, and None for the rest. It is
+        None if no participant is new. It returns the outcome, as arrays, and the seconds that it
+        took.
         """
         started = time.perf_counter()
         engine = self._engines[key]
@@ -116,14 +116,14 @@ class Host:
         return outcome, time.perf_counter() - started
 
     def _server_state_with(self, key, leaves):
-        """Returns the server's state of these leaves; where there is none, nothing is read."""
+        """Returns the server's state of these leaves. Missing leaves are never read."""
         first = self._server_states[key]
         pairs = zip(tf.nest.flatten(first), leaves, strict=True)
         return tf.nest.pack_sequence_as(first, [a if b is None else b for a, b in pairs])
 
 
 def checksum_of(clients: ClientData) -> int:
-    """Returns a number by which the data of some clients are told from others."""
+    """Returns a number that distinguishes the data of some clients from other data."""
     checksum = 0
     for split in clients.splits.values():
         for array in (split.sizes, split.labels):

@@ -18,15 +18,14 @@ class RayOptions:
     """The shards of a run, and the cluster that they are on.
 
     Attributes:
-      num_shards: S, into how many shards the clients are dealt. The result of a run depends on it
-        in the last digits, since sums are added shard by shard, and does not depend on where the
-        shards are.
-      address: The address of a running cluster, as `ray start` shows it, or `auto` for the one that
-        this machine belongs to. If it is empty, a cluster of this machine alone is started, and
-        ends with the run.
+      num_shards: S, the number of shards. The result of a run depends on it in the last digits,
+        since sums are added shard by shard, and not on the shards' machines.
+      address: The address of a running cluster, as `ray start` shows it, or `auto` for this
+        machine's cluster. If it is empty, a cluster on only this machine is started, and ends with
+        the run.
       cpus_per_shard: Cores that the cluster keeps for a shard. Without an address, the shards
         share the machine's.
-      gpus_per_shard: GPUs; a part of one if several shards share it.
+      gpus_per_shard: GPUs, or a fraction if several shards share a GPU.
       deadline_seconds: How long to wait for nodes that can take a shard.
       compiles: Whether XLA compiles the training of small clients, as `InProcess` says it.
 
@@ -76,7 +75,7 @@ def refuse_empty_shards(num_shards: int, num_clients: int) -> None:
 
 
 def refuse_unreachable(address: str) -> None:
-    """Raises WorkerError if nothing answers at HOST:PORT; Ray itself would try for minutes."""
+    """Raises WorkerError without an answer at HOST:PORT; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host:
         return
@@ -87,7 +86,7 @@ def refuse_unreachable(address: str) -> None:
 
 
 def no_cluster(address: str, reason: str) -> WorkerError:
-    """Returns the error which says that there is no cluster at an address."""
+    """Returns the error about a missing cluster at an address."""
     return WorkerError(
         f"`ray_address` must be a running cluster's, or empty; got {address!r} ({reason}). "
         "Start one with `ray start --head`, or correct `ray_address`."
@@ -108,7 +107,7 @@ def check_address(name: str, value: str) -> str:
 
 
 def check_amount(name: str, value: float) -> float:
-    """Returns how much of a resource a shard takes; raises ValueError unless Ray can give that."""
+    """Returns a shard's amount of a resource; raises ValueError unless Ray supports it."""
     amount = values.number(name, value, at_least=0)
     if (amount > 1 and amount != int(amount)) or 0 < amount < _LEAST_PART:
         raise ValueError(

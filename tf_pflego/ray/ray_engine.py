@@ -1,18 +1,18 @@
 """The engine that runs a round on the machines of a Ray cluster.
 
-The clients are dealt out to shards, client i to shard i mod S. A shard is a process with its
-clients' data and states, the engine `in_process` and their evaluation; it is on any machine of the
-cluster. In an exchange each shard that has participants is sent once what the server sends to all
-and what concerns its participants; it returns one sum, and what is uploaded apart. A message is
-copied to a node once, however many shards the node has.
+The clients are divided into shards, client i into shard i mod S. A shard is a process with its
+clients' data and states, the engine `in_process` and their evaluation, on any machine of the
+cluster. In an exchange each shard with participants gets the server's message to all and its
+participants' messages once. It returns one sum, and the separate uploads. A message is copied to a
+node once, at any number of shards on the node.
 
 Sums are added in the order of the shards, and an operation uses one thread. A run's weights
 therefore depend on S in the last digits, and not on the machines.
 
-Each shard keeps what a round writes apart until the round is committed. The next call of the shard
-tells it so, as nobody can see the difference before. A shard whose process or machine is lost takes
-its clients' states with it; `ShardLostError` says so, and the run goes on from a checkpoint, with a
-new process in the place of the lost one.
+Each shard stages a round's writes until the round is committed. The next call of the shard commits
+them, since the difference is not visible before. A lost process or machine loses its clients'
+states. `ShardLostError` reports this, and the run continues from a checkpoint, with a new process
+instead of the lost process.
 """
 
 import operator
@@ -132,7 +132,7 @@ class RayEngine:
         )
 
     def _call(self, shard, method, arguments, *shared):
-        """Starts a call, which first settles what the shard has staged before."""
+        """Starts a call, which first settles the shard's staged results."""
         call = Call(self._key, self._keep.pop(shard, None), method, arguments)
         return self.place.call(shard, "settle_and_call", call, *shared)
 
@@ -141,7 +141,7 @@ class RayEngine:
         self._staged.clear()
 
     def _what_new_clients_read(self, server_state):
-        """Returns the leaves of the server's state that first states are made from, or None."""
+        """Returns the leaves of the server's state for first states, or None."""
         leaves = zip(tf.nest.flatten(server_state), self.states.init_reads, strict=True)
         start = [np.asarray(leaf) if read else None for leaf, read in leaves]
         return ray.put(start) if any(self.states.init_reads) else start
@@ -192,7 +192,7 @@ def _together(parts, count):
 
 
 def _joined(outcomes, positions_of_shards, count):
-    """Returns the outcome of all shards, whose sums are added in the order of the shards."""
+    """Returns the outcome of all shards, with sums added in the order of the shards."""
     summed = tf.nest.map_structure(np.array, outcomes[0].summed)
     for outcome in outcomes[1:]:
         # Into the same arrays, since new ones of many shards would take most of the time.

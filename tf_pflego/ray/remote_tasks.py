@@ -1,4 +1,4 @@
-"""Functions that run in processes of a Ray cluster, beside each other."""
+"""Functions that run in processes of a Ray cluster in parallel."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +11,14 @@ from tf_pflego.ray import connection
 
 
 class Tasks:
-    """A connection to a cluster whose processes run functions, each on so many cores."""
+    """A connection to a cluster with processes that run functions, each on some cores."""
 
     def __init__(self, address: str, cores: int):
         self._cores = cores
         connection.connect(address)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns what a function returns there; raises WorkerError if its process has ended."""
+        """Returns the result of a remote function; raises WorkerError if its process has ended."""
         # A task is not run again: whoever calls says what is to be done about it.
         remote = ray.remote(num_cpus=self._cores, max_retries=0)(function)
         try:

@@ -1,6 +1,6 @@
-"""The figures of a report, each drawn from its runs in the size that is asked for.
+"""The figures of a report, each drawn from its runs in a given size.
 
-A chart is None where no run has what it shows.
+A chart is None if no run has its values.
 """
 
 from collections.abc import Iterator, Sequence
@@ -229,7 +229,7 @@ def for_paper(
 ) -> Iterator[tuple[str, Figure]]:
     """Yields the name and the figure, with title and legend, of each PNG file of a report.
 
-    Their titles begin with the heading, or the dataset. All metrics are drawn if none are named.
+    Their titles begin with the heading, or the dataset. All metrics are drawn by default.
     """
     names = dict.fromkeys(str(run.configuration.get("dataset")) for run in runs.all)
     heading = heading or " and ".join(names)

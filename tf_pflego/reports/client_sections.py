@@ -155,7 +155,7 @@ def new_clients(runs: Runs) -> dict[str, Any] | None:
 
 
 def _groups(runs):
-    """Returns the runs grouped by partition; a run with an unknown one is alone."""
+    """Returns the runs grouped by partition. A run with an unknown partition is its own group."""
     groups: dict[Any, list[ReportedRun]] = {}
     for run in runs.all:
         groups.setdefault(run.holdings.identity if run.holdings else id(run), []).append(run)
@@ -189,7 +189,7 @@ def _partition(runs, group):
 
 
 def table(runs: Runs) -> dict[str, Any] | None:
-    """Returns a row for each client, with its value in each run; None if no run knows any."""
+    """Returns a row for each client with its value in each run, or None without clients."""
     groups = [
         [run for run in group if run.clients is not None or run.holdings is not None]
         for group in _groups(runs)
@@ -292,7 +292,7 @@ def _letter(number):
 
 
 def _classes(numbers, names):
-    """Returns the classes that a client holds, by their names if they are few and have names."""
+    """Returns a client's classes, by their names if they are few and have names."""
     if names is None or len(numbers) > _MOST_NAMED_CLASSES:
         return _ranges(numbers)
     shown = (printable(shortened(names[k], _LENGTH_OF_CLASS)) for k in numbers)

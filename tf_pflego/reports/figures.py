@@ -1,8 +1,8 @@
-"""How figures look, drawn with matplotlib: as SVG whose colours CSS sets, and as PNG.
+"""The style of figures, drawn with matplotlib: as SVG with colours from CSS, and as PNG.
 
-A page, a PNG file and the figures of experiments draw curves by the same function. Colours tell
-apart for people who are colour-blind (M. Okabe and K. Ito, "Color Universal Design", 2008,
-darkened where white would swallow them), and dashes and markers differ too.
+A page, a PNG file and the figures of experiments draw curves by the same function. Colour-blind
+people can distinguish the colours (M. Okabe and K. Ito, "Color Universal Design", 2008, darkened
+where white would hide them), and dashes and markers differ too.
 """
 
 import io
@@ -98,7 +98,7 @@ def grid(
 
 
 def plain(text: str) -> str:
-    """Returns a text in which matplotlib sees no formula and no control characters."""
+    """Returns a text without formulas for matplotlib and without control characters."""
     return texts.printable(text).replace("$", r"\$")
 
 
@@ -115,7 +115,7 @@ def look(number: int) -> dict[str, Any]:
 
 
 def draw_curves(axis: Axes, lines: Sequence[Line], xlabel: str, ylabel: str | None) -> None:
-    """Draws curves through what was measured, and behind each the band of its seeds.
+    """Draws curves through measured points, and behind each the band of its seeds.
 
     More than eight curves have no bands. x is logarithmic if the curves' ends differ by
     more than a factor of 5, y if its values do by more than a factor of 20.
@@ -156,7 +156,7 @@ def _draw_line(axis, line, has_band):
 
 
 def styled(label: str, number: int, marked: bool, count: int) -> dict[str, Any]:
-    """Returns how the line of a series with so many points is drawn.
+    """Returns the style of the line of a series with this number of points.
 
     Each of few points has a marker. Otherwise they are parts of the figure, and no two lines have
     the same.
@@ -197,7 +197,7 @@ def write_numbers(axis: "matplotlib.axis.Axis", subs: tuple[int, ...] = (1, 2, 5
 def finish(
     figure: Figure, title: str, order: Sequence[str] = (), columns: int | None = None
 ) -> Figure:
-    """Writes a title above a figure and a legend of all its curves below it; returns the figure.
+    """Writes a title above a figure and a legend of all its curves below; returns the figure.
 
     The legend is filled column by column, in the order of the curves if no other is asked for. It
     has as many columns as fit, unless fewer are asked for.
@@ -252,9 +252,9 @@ _DRAWN = re.compile(r' (?:d|x|y|transform|width|height|points)="[^"]*"')
 def svg_of(figure: Figure, key: str, description: str) -> Markup:
     """Returns a figure as an <svg> element to be put into a page.
 
-    Its colours are the variables --s0, --s1, .. of the series, --ink and --grid; its text is text
-    in the font of the page, which matplotlib has escaped. The key, which no other figure of the
-    page has, makes the ids inside unique. The description is plain text.
+    Its colours are the variables --s0, --s1, .. of the series, --ink and --grid. Its text is text
+    in the font of the page, escaped by matplotlib. The key, which no other figure of the page has,
+    makes the ids inside unique. The description is plain text.
     """
     # Without title and legend, one pass of this layout does for two of the constrained one; and
     # whoever saves a figure that has a layout still draws it twice.

@@ -43,8 +43,8 @@ _METRIC = re.compile(
 def metrics_of(all_rounds: Iterable[Rounds]) -> list[str]:
     """Returns the metrics that have a value in any run, the most asked for first.
 
-    Those of the first statistic, without a model and a group, come first, and then the loss.
-    Standard errors stand beside what they are of, and not alone; privacy has a section of its own.
+    The metrics of the first statistic, without a model and a group, come first, and then the loss.
+    Standard errors come with their metrics, and privacy has its own section.
     """
     names = dict.fromkeys(
         name
@@ -66,7 +66,7 @@ def metrics_of(all_rounds: Iterable[Rounds]) -> list[str]:
 
 
 def _parts_of(metric):
-    """Returns the parts of MODEL/METRIC/GROUP by name, or None if the metric is not known."""
+    """Returns the parts of MODEL/METRIC/GROUP by name, or None for an unknown metric."""
     match = _METRIC.fullmatch(metric)
     return match and {key: part or "" for key, part in match.groupdict().items()}
 
@@ -143,7 +143,7 @@ def from_the_worst(values: np.ndarray, statistic: Shown) -> np.ndarray:
 
 
 def mean_of_worst_tenth(values: np.ndarray, statistic: Shown) -> float:
-    """Returns the mean of the worst tenth of the clients; NaN are left out."""
+    """Returns the mean of the worst tenth of the clients, excluding NaN."""
     known = from_the_worst(values, statistic)
     return float(known[: worst_tenth(len(known))].mean()) if len(known) else np.nan
 

@@ -95,10 +95,10 @@ class Runs:
         description: str,
         series: Collection[Series] = (),
     ) -> dict[str, Any]:
-        """Returns a figure in two widths, of which the style shows one, and a legend of series.
+        """Returns a figure in two widths, for the style to choose, and a legend of series.
 
-        The function is called with the runs, the size and the arguments; the description is for
-        readers who do not see the figure.
+        The function is called with the runs, the size and the arguments. The description is for
+        readers that do not see the figure.
         """
         pictures = {}
         for width, size in (("wide", figures.WIDE), ("narrow", figures.NARROW)):
@@ -123,7 +123,7 @@ class Runs:
 
 
 class Table(NamedTuple):
-    """A table whose first column heads the rows."""
+    """A table with row heads in its first column."""
 
     caption: str
     head: Sequence[str]
@@ -134,7 +134,7 @@ class Table(NamedTuple):
     def lines(self) -> list[list[tuple[Any, str]]]:
         """Returns the head and the rows, with the classes of each cell.
 
-        They say that its column has numbers, or that a word in it must be broken.
+        They mark a column of numbers, or a column with words that must be broken.
         """
         columns = [[row[k] for row in self.rows] for k in range(len(self.head))]
         numeric = list(map(_has_numbers, columns))

@@ -88,7 +88,7 @@ def series_of(runs: Sequence[ReportedRun]) -> list[Series]:
 
 
 def settings(run: ReportedRun) -> dict[str, Any]:
-    """Returns the configuration of a run without the flags that say where things are."""
+    """Returns the configuration of a run without flags about places."""
     return {key: value for key, value in run.configuration.items() if key not in places()}
 
 
@@ -126,7 +126,7 @@ def _labels(runs):
 
 
 def _unique_tails(paths):
-    """Returns as many last parts of each path as tell it from the others."""
+    """Returns as many last parts of each path as distinguish it from the others."""
     parts = [pathlib.Path(os.path.abspath(path)).parts for path in paths]
     tails = []
     for path in parts:
@@ -152,7 +152,7 @@ def along(rounds: Rounds) -> dict[str, np.ndarray]:
 
 
 def telling_axes(all_rounds: Sequence[Rounds]) -> list[str]:
-    """Returns the axes that show something of their own.
+    """Returns the axes with distinct information.
 
     Bytes do not where a round moves as many, within a tenth, in each run and at any time: the
     curves then look like those along rounds.
@@ -170,8 +170,7 @@ def telling_axes(all_rounds: Sequence[Rounds]) -> list[str]:
 def curve(all_rounds: Sequence[Rounds], metric: str, axis: str) -> Curve | None:
     """Returns a metric of a series along an axis, or None if no round has it.
 
-    With several runs the rounds are those that all of them have evaluated, and x is the mean of
-    where they end.
+    With several runs the rounds are the common evaluated rounds, and x is the mean of their ends.
     """
     evaluated = []
     for rounds in all_rounds:
@@ -188,7 +187,7 @@ def curve(all_rounds: Sequence[Rounds], metric: str, axis: str) -> Curve | None:
 
 
 def records_of(rounds: Rounds, metric: str) -> list[Reached]:
-    """Returns the rounds that were better than all before them, by which any target is reached."""
+    """Returns the rounds that were better than all earlier rounds, for any target."""
     places, best, records = along(rounds), -np.inf, []
     sign = of_metric(metric).sign
     for number, value in enumerate(rounds.get(metric, ())):
@@ -222,7 +221,7 @@ def tested(columns: Mapping[str, np.ndarray] | None, first: Shown) -> np.ndarray
 def predicted_of(one: Series) -> tuple[np.ndarray, np.ndarray]:
     """Returns [3, m], the outputs, true and predicted quantities of its runs, where finite.
 
-    Beside them are [m] the names of the clients that have them.
+    The result also has [m] the names of these clients.
     """
     runs = [(run.holdings, run.predictions) for run in one.runs if run.predictions]
     names = ("output", "true", "predicted")
@@ -253,7 +252,7 @@ def new_client_curves(series: Series, first: Shown) -> list[np.ndarray]:
 class Gains(NamedTuple):
     """The gains of a series' clients over the reference's, [n], above 0 if better off.
 
-    Shares are in points of percent. `why_not` says why there are none, and is empty if there are.
+    Shares are in points of percent. `why_not` is the reason for missing gains, or empty.
     """
 
     differences: np.ndarray
@@ -261,7 +260,7 @@ class Gains(NamedTuple):
 
 
 def gains_of(series: Series, reference: Series, first: Shown) -> Gains:
-    """Compares clients that hold the same examples, run by run, in all runs that have ended."""
+    """Compares clients with the same examples, run by run, in all finished runs."""
     nothing = np.zeros(0)
     for which in (series, reference):
         ended = [run for run in which.runs if run.clients is not None]
@@ -283,9 +282,9 @@ def gains_of(series: Series, reference: Series, first: Shown) -> Gains:
 
 
 def partner_of(run: ReportedRun, reference: Series) -> ReportedRun | None:
-    """Returns the run of a series that a run's clients are compared with, or None.
+    """Returns the run of a series for comparisons with a run's clients, or None.
 
-    It is the one that has most of them; of several, one with the same seed, or else the first.
+    It is the run with most of them; of several, a run with the same seed, or else the first.
     """
     seed = run.configuration.get("seed")
     best, most = None, (0, False)
@@ -307,7 +306,7 @@ def gains_over(reference: ReportedRun, run: ReportedRun, first: Shown) -> dict[A
 
 
 def _same_clients(run, other):
-    """Returns the places in clients.csv of two runs of the clients that hold the same examples."""
+    """Returns the places in clients.csv of two runs of clients with the same examples."""
     none = np.zeros(0, int)
     if any(one.clients is None or one.holdings is None for one in (run, other)):
         return none, none

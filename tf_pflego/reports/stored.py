@@ -1,4 +1,4 @@
-"""The directory of a run, read without TensorFlow, also while the run still goes on."""
+"""The directory of a run, read without TensorFlow, also during the run."""
 
 import collections
 import dataclasses
@@ -176,7 +176,7 @@ def _damaged(path, what):
 
 
 def _columns(records):
-    """Returns the columns of what is a number in some round, and how often each is not finite."""
+    """Returns the columns with numbers in some round, and their counts of other values."""
     columns, lost = {name: np.zeros(0) for name in BOOKKEEPING}, {}
     for name in dict.fromkeys(name for record in records for name in record):
         cells = [record.get(name, "") for record in records]
@@ -272,7 +272,7 @@ def _row(arrays, name, kinds):
 
 
 def _keys(prints, num_clients):
-    """Returns what follows from the clients' examples; several may hold the same."""
+    """Returns keys from the clients' examples. Several clients may have the same."""
     if prints.dtype != np.uint8 or prints.ndim != 2 or len(prints) != num_clients:
         raise ValueError("the fingerprints do not fit the clients")
     if prints.shape[1] > _LONGEST_PRINT:

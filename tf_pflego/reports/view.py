@@ -1,6 +1,6 @@
 """The sections of a page on its runs as a whole, their rounds and their settings.
 
-A section is a dictionary for the template, or None if the runs have nothing to say in it.
+A section is a dictionary for the template, or None if the runs have no values for it.
 """
 
 import functools
@@ -33,7 +33,7 @@ _VALIDATION = "validation_accuracy/client_mean"
 
 
 def page_of(all_runs: Sequence[ReportedRun], reference: ReportedRun) -> dict[str, Any]:
-    """Returns the template's data on runs, whose clients are compared with the reference's."""
+    """Returns the template's data on runs, with clients compared with the reference's."""
     runs = Runs(all_runs, reference)
     target, table = _target(runs), client_sections.table(runs)
     sections = {
@@ -262,7 +262,7 @@ def _last(run, name):
 
 
 def _statement(runs, run):
-    """Returns what can be said of a private run to others, one fact in a sentence."""
+    """Returns the public statement about a private run, one fact per sentence."""
     settings, last = run.configuration, functools.partial(_last, run)
     mechanism = settings.get("dp_mechanism")
     what, why = TRUSTED_WITH.get(mechanism, (UNKNOWN, UNKNOWN))
@@ -326,7 +326,7 @@ def _target(runs):
 
 
 def settings(runs: Runs) -> dict[str, Any]:
-    """Returns the settings in which the runs differ, and all settings."""
+    """Returns the settings that differ between the runs, and all settings."""
     configurations = [series.settings(run) for run in runs.all]
     differing = series.differing(configurations)
     head = ["setting", *runs.names(runs.all)]

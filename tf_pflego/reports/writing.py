@@ -1,8 +1,8 @@
 """Writes a report of runs: a page to read, or figures for a paper.
 
-The page is one HTML file that needs nothing else, with figures that were drawn beforehand.
-Switches, sorting and searching are done by page.js, and colours and widths by page.css; both are
-put into the file. Without scripts there are the first figures, all tables and the first clients.
+The page is a single HTML file without dependencies, with figures that were drawn beforehand.
+page.js implements switches, sorting and searching, and page.css colours and widths; both are part
+of the file. Without scripts there are the first figures, all tables and the first clients.
 """
 
 import base64
@@ -32,18 +32,18 @@ def write(
 
     Args:
       dirs: The directory of a run, or of several.
-      output: The page, a file that ends in .html; in another format the directory of figures. A
-        report of the same runs that is there is replaced when the new one is whole.
+      output: The page, a file that ends in .html; in another format the directory of figures. An
+        existing report of the same runs is replaced when the new report is whole.
       format: html, png, pdf or svg.
-      reference: The run, one of `dirs`, that the clients of the others are compared with; the
-        default is the first that has ended.
+      reference: The run, one of `dirs`, for comparisons of the other runs' clients; the default is
+        the first that has ended.
 
     Returns:
       The files that were written.
 
     Raises:
       RunError: A directory is not a run's, or a file in it is damaged.
-      ValueError: The output cannot be one, or is there and no report of these runs, or the
+      ValueError: The output cannot be a report, or exists and is no report of these runs, or the
         reference is not among the runs.
       OSError: The output cannot be written.
     """
@@ -125,7 +125,7 @@ def _write_page(runs, reference, output):
 
 
 def write_page(template: pathlib.Path, content: Mapping[str, Any], output: pathlib.Path) -> None:
-    """Writes a page that needs nothing else, from a template and what it shows.
+    """Writes a page without dependencies, from a template and its data.
 
     The template may extend and import others of this folder.
     """

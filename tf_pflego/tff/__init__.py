@@ -1,7 +1,8 @@
 """The methods as processes of TensorFlow Federated, for its users: docs/tff.md.
 
-Here a method is a `tff.templates.IterativeProcess` whose types can be read, called part by part and
-combined with what TFF offers. `Simulation` with `engine="tff"` gives the same weights faster.
+Here a method is a `tff.templates.IterativeProcess` with readable types and callable parts, which
+works with TFF's aggregators and programs. `Simulation` with `engine="tff"` gives the same weights
+faster.
 """
 
 from tf_pflego.tff.client_evaluation import build_evaluation as build_evaluation

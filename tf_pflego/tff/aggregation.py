@@ -1,4 +1,4 @@
-"""How the uploads of the participants become what the server receives.
+"""The way from the participants' uploads to the server's received values.
 
 A method's sums and averages go through an aggregator of TFF, by default the plain sum: a mean
 would re-normalise a sum and thus be another estimator. Numbers that the server must see of single
@@ -21,21 +21,21 @@ MEAN, SUM = "mean", "sum"
 
 
 class Aggregator(NamedTuple):
-    """A factory of TFF for what a method sums or averages over its participants."""
+    """A TFF factory for a method's sums or averages over its participants."""
 
     factory: tff.aggregators.AggregationFactory
     returns: str  # mean or sum
 
 
 class Rows(NamedTuple):
-    """Rows of single clients at the server; a client whose numbers are not finite has no row."""
+    """Rows of single clients at the server. A client with infinite or NaN numbers has no row."""
 
     client_ids: Any  # [c] int64
     individual: Structure  # each leaf [c, ...]
 
 
 class Upload(NamedTuple):
-    """The upload of a client; all numbers are 0 if any of them is not finite."""
+    """The upload of a client. All numbers are 0 if any number is not finite."""
 
     summed: Structure
     averaged: Structure  # times alpha_i, if they are to be summed

@@ -22,10 +22,10 @@ def build_evaluation(process: FederatedProcess) -> tff.Computation:
     """Returns the test of the models that a process trains.
 
     Its type is (state@SERVER, {client_state}@CLIENTS, {inputs}@CLIENTS, {test data}@CLIENTS) ->
-    `Evaluated`. The first three are as in `process.next`: a model that a client fine-tunes
-    before its test needs the client's training examples. The test data are of the same type as
-    these. For each model that clients are served with there are the loss, the statistics and what
-    else the method measures, of each client and of all clients' examples together.
+    `Evaluated`. The first three are as in `process.next`: a model that a client fine-tunes before
+    its test needs the client's training examples. The test data have the same type as these. For
+    each served model the result has the loss, the statistics and the method's measures, for each
+    client and for all clients' examples together.
     """
     values.instance("process", process, FederatedProcess, "Make one with `build_process`.")
     state, states, inputs = process.next.type_signature.parameter

@@ -1,4 +1,4 @@
-"""One exchange of a round as federated computations, each of which can be printed and called.
+"""An exchange of a round as federated computations that can be printed and called.
 
   broadcast       (server state, round) -> message                                    at the server
   client_message  (<server state, round>, client id) -> message to one client         by selection
@@ -42,10 +42,10 @@ class ExchangeSteps:
       broadcast: See the module, as for the others.
       client_message: None if the server sends nothing to single clients.
       client_work: It returns a `WorkResult`.
-      metrics: Makes the metrics of what the clients' work has counted; see `metrics.of_sums`.
+      metrics: Makes metrics from the sums of the clients' work; see `metrics.of_sums`.
       sees_single_clients: Whether the server sees what single clients upload.
       aggregation: An `Aggregation`.
-      server_update: The server's state stays if nobody's upload has arrived.
+      server_update: The server's state does not change without uploads.
     """
 
     def __init__(

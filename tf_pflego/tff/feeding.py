@@ -1,4 +1,4 @@
-"""A process of TFF driven with the clients, participants and draws of a `Simulation`."""
+"""Runs a TFF process with the clients, participants and seeds of a `Simulation`."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def data_of(clients: ClientData, client_id: int, split: str = "train") -> Data:
 
 
 class Training:
-    """Rounds of a process, in which all is drawn as in a `Simulation` with the same seed.
+    """Rounds of a process, with all random values as in a `Simulation` with the same seed.
 
     Args:
       process: A process of `build_process` for whole data, with the spec `data_spec(clients)`.
       clients: The clients' data.
-      participation: How the participants of a round are drawn.
+      participation: The sampling of a round's participants.
       seed: The seed of the run.
 
     Attributes:
       state: The state of the process.
-      client_states: {client id: state} of all clients that have taken part.
+      client_states: {client id: state} of all clients that have participated.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Training:
         self.client_states: dict[int, Structure] = {}
 
     def run_round(self) -> Mapping[str, Any]:
-        """Runs the next round and returns its metrics, none if nobody takes part."""
+        """Runs the next round and returns its metrics, which are empty without participants."""
         number = int(self.state.round_number)
         ids = self._participation.draw(self._seed, number).tolist()
         if not ids:  # Nobody reports. TFF returns no value of clients where there are none.
@@ -80,10 +80,9 @@ class Training:
         return metrics
 
     def evaluate(self, split: str = "test") -> Evaluated:
-        """Returns the metrics of all clients on their examples of a split, as served now.
+        """Returns the metrics of all clients' served models on their examples of a split.
 
-        Clients that have not taken part yet begin with the state that they would begin a round
-        with.
+        Clients that have not participated yet start with their initial state for a round.
         """
         everybody = range(self._clients.num_clients)
         return self._evaluate(
@@ -94,11 +93,11 @@ class Training:
         )
 
     def program_state(self) -> dict[str, Any]:
-        """Returns what a `tff.program.ProgramStateManager` saves.
+        """Returns the state for a `tff.program.ProgramStateManager`.
 
-        It is the `state`, the `ids` [c] of the clients that have taken part and their
-        `client_states`, each leaf [c, ...]. A manager loads it; the
-        structure is a new training's.
+        It is the `state`, the `ids` [c] of the clients that have participated and their
+        `client_states`, each leaf [c, ...]. A manager loads it with the structure of a new
+        training.
         """
         ids = sorted(self.client_states)
         states = [self.client_states[client] for client in ids]
@@ -108,7 +107,7 @@ class Training:
         return {"state": self.state, "ids": np.array(ids, np.int64), "client_states": stacked}
 
     def restore(self, program_state: Mapping[str, Any]) -> None:
-        """Goes on, or back, to what `program_state` has returned and a manager has loaded."""
+        """Restores the result of `program_state` after a manager has loaded it."""
         self.state, states = program_state["state"], program_state["client_states"]
         self.client_states = {
             client: tf.nest.map_structure(lambda leaf, row=row: np.asarray(leaf)[row], states)
@@ -118,7 +117,7 @@ class Training:
     def hand_to(self, simulation: Any) -> None:
         """Gives the states of the server and of all clients to a `Simulation`.
 
-        The simulation then serves, exports and goes on as the training would: see
+        The simulation then predicts, exports and continues like the training: see
         `Simulation.client_model` and `export_clients`.
 
         Args:
@@ -152,7 +151,7 @@ class Training:
         return [self.client_states[client] for client in ids]
 
     def inputs(self, ids: Sequence[int], purpose: str, *keys: int) -> list[ClientInputs]:
-        """Returns what clients bring, with seeds for this purpose; see `core.seeds`."""
+        """Returns clients' inputs, with seeds for this purpose; see `core.seeds`."""
         clients = self._clients
         identities = clients.identities[ids]
         exchanges = [(*keys, k) if keys else () for k in range(len(self._process.exchanges))]

@@ -25,7 +25,7 @@ def build_learning_process(
     clients_per_round: float,
     **options,
 ) -> tff.learning.templates.LearningProcess:
-    """Returns a method whose clients keep nothing as a learning process of TFF.
+    """Returns a method without client states as a learning process of TFF.
 
     The labels are global ones, below the model's number of classes. The weights of the model are
     the trainable weights of its body, and then the head [K, M + 1].
@@ -34,14 +34,14 @@ def build_learning_process(
       algorithm: The method, from `build_algorithm` or an own one.
       dataset_spec: `tf.data.DatasetSpec` of batches of (examples, labels), the spec of a client's
         training examples.
-      num_examples: How many training examples all clients have together, by which alpha_i counts.
+      num_examples: The number of training examples of all clients, the denominator of alpha_i.
       num_clients: I.
-      clients_per_round: r, how many take part on average.
+      clients_per_round: r, the mean number of participants.
       **options: `aggregator`, `aggregator_returns` and `train_metrics` of `build_process`.
 
     Raises:
-      ValueError: Clients of the method keep a state, or the server sends messages to single ones
-        or sees what single ones upload; and as `build_process`.
+      ValueError: Clients of the method have a state, or the server sends messages to single clients
+        or sees single uploads. Also as in `build_process`.
     """
     process = build_process(
         algorithm,
@@ -59,7 +59,7 @@ def build_learning_process(
         )
 
     def inputs_of(dataset, number):
-        """A client is known by its data alone, and so are its draws."""
+        """Only its data identify a client, and determine its random values."""
         count, checksum = dataset.reduce(
             (0, 0),
             lambda sums, batch: (sums[0] + tf.size(batch[1]), sums[1] + tf.reduce_sum(batch[1])),
@@ -86,7 +86,7 @@ def build_learning_process(
         return tff.learning.templates.LearningProcessOutput(new_state, metrics)
 
     def weights_of(state):
-        """The first of what the server keeps is what it learns."""
+        """The first part of the server's state is the learnt part."""
         return tff.learning.models.ModelWeights(tf.nest.flatten(state.server[0]), [])
 
     get_weights = tff.tensorflow.computation(weights_of, state.member)

@@ -24,20 +24,20 @@ def private_aggregator(
 ) -> tff.aggregators.UnweightedAggregationFactory:
     """Returns TFF's aggregator that clips and noises as `pfl.private` does with these settings.
 
-    The bound, the deviation of the noise and thus epsilon are equal. It gives means, as
-    `build_process` expects. All clients must count alike, alpha_i = 1 / I, since TFF's aggregator
-    does not know their weights.
+    The bound, the deviation of the noise and therefore epsilon are equal. It returns means, as
+    `build_process` expects. All clients must have equal weights, alpha_i = 1 / I, since TFF's
+    aggregator does not know their weights.
 
     Args:
       algorithm: A method that either sums or averages what its clients upload.
-      participation: How participants are drawn, on which epsilon depends.
-      clients: Those that will take part.
+      participation: The sampling of participants, which epsilon depends on.
+      clients: The future participants.
       noise_multiplier: z, the deviation of the noise over the bound.
       clip_norm: C, the largest norm of an upload, or adaptive.
 
     Raises:
-      ValueError: An argument does not take its value, the clients do not count alike, or the method
-        both sums and averages, which TFF would noise apart.
+      ValueError: An argument has an unsupported value, the clients have unequal weights, or the
+        method both sums and averages, which TFF would noise separately.
     """
     z = values.number("noise_multiplier", noise_multiplier, at_least=0)
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")

@@ -1,12 +1,12 @@
-"""A method as an iterative process of TFF, whose types say what is where.
+"""A method as an iterative process of TFF, with types that show every placement.
 
     initialize: () -> state@SERVER
     next:       (state@SERVER, {client_state}@CLIENTS, {inputs}@CLIENTS)
                     -> (state@SERVER, {client_state}@CLIENTS, metrics@SERVER)
 
-Client states go in and out of `next`, since a process of TFF remembers nothing: the caller
-keeps the states of all clients and gives `next` the participants'. A client that
-takes part for the first time begins with what `initialize_clients` gives it. `Training` does so.
+Client states go in and out of `next`, since a process of TFF has no memory: the caller stores the
+states of all clients and gives `next` the participants' states. A new participant starts with the
+result of `initialize_clients`. `Training` does this.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Round(NamedTuple):
 
 
 class FederatedProcess(tff.templates.IterativeProcess):
-    """A `tff.templates.IterativeProcess` whose parts can be printed and called.
+    """A `tff.templates.IterativeProcess` with parts that can be printed and called.
 
     Attributes:
       algorithm: The method.
@@ -133,14 +133,13 @@ def build_process(
 
     Args:
       algorithm: The method, from `build_algorithm` or an own one.
-      data_spec: The spec of a client's training examples: a pair of `tf.TensorSpec`, [None, ...] of
-        the examples and [None] int32 of the labels; or `tf.data.DatasetSpec` of batches of such
-        pairs.
+      data_spec: The spec of a client's training examples: a pair of `tf.TensorSpec`, [None, ...]
+        for the examples and [None] int32 for the labels, or `tf.data.DatasetSpec` for batches of
+        such pairs.
       num_clients: I.
-      clients_per_round: r, how many take part on average.
-      aggregator: A factory of `tff.aggregators` or `tff.learning` for what the method sums or
-        averages over its participants; None for the plain sum, weighted by alpha_i, which is what
-        `Simulation` computes.
+      clients_per_round: r, the mean number of participants.
+      aggregator: A factory of `tff.aggregators` or `tff.learning` for a method's sums or averages
+        over its participants; None for the plain sum, weighted by alpha_i, as in `Simulation`.
       aggregator_returns: Whether the factory gives the mean over the participants or their sum. A
         mean takes the place of the average of a method that averages, and is multiplied by
         `clients_per_round` for one that sums. `tff.learning` makes means.
@@ -149,9 +148,9 @@ def build_process(
 
     Raises:
       TypeError: `algorithm` is no method, or `aggregator` no such factory.
-      ValueError: The algorithm is wrapped, as by `pfl.private`; or the exchanges of a round have
-        participants of their own each, which one placement of clients cannot say; or `aggregator`
-        is given for a method whose server sees uploads of single clients.
+      ValueError: The algorithm is wrapped, as by `pfl.private`. Or the exchanges of a round have
+        separate participants, which a single placement of clients cannot express. Or `aggregator`
+        is given for a method that needs uploads of single clients at the server.
     """
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
     names = {exchange.cohort for exchange in algorithm.exchanges}

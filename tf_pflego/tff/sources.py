@@ -30,14 +30,14 @@ def from_tff(
 ) -> ClientData:
     """Returns the clients of TFF's client data, by their names, or of a `tf.data.Dataset` each.
 
-    One client after the other is read into files that are mapped into memory, so the data may be
-    larger than the memory. The files have no names, and are gone with the clients.
+    The clients are read in turn into memory-mapped files, and the data may be larger than the
+    memory. The files have no names, and are removed with the clients.
 
     Args:
       train: The clients with their training examples: TFF's client data, a dictionary of datasets
         by the clients' names, or a list of datasets. An element of a dataset is a pair (example,
-        label), or a dictionary of two with the key `label`, `labels` or `y`; or a batch of such
-        elements, if the shapes of all are the same but for the first axis.
+        label), or a dictionary of two with the key `label`, `labels` or `y`, or a batch of such
+        elements with the same shapes except for the first axis.
       test: The same clients with their test examples, in any order.
       **options: `label_space`, `num_classes`, `name`, `class_names` and `class_mask` of
         `from_arrays`.
@@ -50,7 +50,7 @@ def from_tff(
 
 
 def _of_clients(split, source):
-    """Returns (examples, labels) by name, or in a list; the examples are parts of a mapped file."""
+    """Returns (examples, labels) by name, or in a list. The examples are parts of a mapped file."""
     if isinstance(source, tff.simulation.datasets.ClientData):
         names, dataset_of = source.client_ids, source.create_tf_dataset_for_client
     elif isinstance(source, Mapping):
@@ -107,7 +107,7 @@ def to_client_data(
     """Returns a split as clients of TFF, each a `tf.data.Dataset` of (example, label) or batches.
 
     Args:
-      clients: The clients' data; names, or else ids as text, are TFF's client ids.
+      clients: The clients' data. Names, or else ids as text, are TFF's client ids.
       split: train, test or validation.
       batch_size: The number of examples in a batch; None for single examples.
     """
@@ -131,16 +131,16 @@ def dataset_of(clients, client, split, batch_size=None):
 
 
 class ClientsSource(tff.program.FederatedDataSource):
-    """Training examples for `tff.learning.programs.train_model`, drawn as in a `Simulation`.
+    """Training examples for `tff.learning.programs.train_model`, as in a `Simulation`.
 
-    Its iterator counts rounds. A checkpoint of TFF holds that count and no data; it is read where a
-    source of the same clients, participation and seed has been made, and goes on with the same
+    Its iterator counts rounds. A checkpoint of TFF contains that count and no data. Read it after
+    making a source of the same clients, participation and seed, and it continues with the same
     participants as without the break.
 
     Args:
       clients: The clients' data.
-      participation: How the participants of a round are drawn.
-      seed: The seed of the draws.
+      participation: The sampling of a round's participants.
+      seed: The seed of the random values.
       batch_size: The number of examples in a batch of a client's dataset.
 
     Attributes:
@@ -186,7 +186,7 @@ class ClientsIterator(tff.program.FederatedDataSourceIterator):
         return self._source.federated_type
 
     def select(self, k: int | None = None):
-        """Returns the datasets of the next round's participants, who must be `k`."""
+        """Returns the datasets of the next round's participants, exactly `k`."""
         self._round_number += 1
         source = self._source
         ids = source.participation.draw(source.seed, self._round_number)

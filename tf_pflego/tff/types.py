@@ -1,4 +1,4 @@
-"""The types of what a process takes and gives, from the shapes that tracing a method shows."""
+"""The types of a process's arguments and results, from tracing a method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_pflego.tff.installed import tff
 
 
 class ClientInputs(NamedTuple):
-    """The inputs of a participant to a round, besides the state that it keeps."""
+    """The inputs of a participant to a round, without its state."""
 
     data: Any  # `Data`, its training examples; or a dataset of batches of them
     classes: Any  # [K] int32, the global class of each row of its head; -1 if it has it not
@@ -42,7 +42,7 @@ class Data(NamedTuple):
 def computation(function: Callable[..., Any], *parameters: Any) -> tff.Computation:
     """Returns a TensorFlow function as a computation of TFF, for parameters of these types.
 
-    Loops stay loops inside a `tf.function`; TFF would unroll none, but fail.
+    Loops stay loops inside a `tf.function`. TFF would fail on other loops.
     """
     return tff.tensorflow.computation(tf.function(function, autograph=False), *parameters)
 
@@ -67,7 +67,7 @@ class Specs:
 
     @classmethod
     def traced(cls, algorithm: Algorithm, data_spec: Any, federation: Federation) -> Specs:
-        """Returns the specs of `algorithm`, without running it; refuses data that do not fit it."""
+        """Returns the specs of `algorithm`, without running it. Unsuitable data are an error."""
         pair = getattr(data_spec, "element_spec", data_spec)
         model, examples = algorithm.model, pair[0] if isinstance(pair, tuple) else pair
         wanted = model.example_shape, model.example_dtype
@@ -98,13 +98,13 @@ def initial_server(algorithm: Algorithm, federation: Federation) -> Structure:
 
 
 def _of_any_cohort(spec):
-    """Returns the spec of a leaf; what has a row per participant has none before the first."""
+    """Returns the spec of a leaf. A leaf with a row per participant is empty at first."""
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if 0 in spec.shape[:1] else spec
 
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-    """Makes what an exchange is told of its round, from the number alone."""
+    """Makes an exchange's facts about its round from the number."""
 
     federation: Federation
     position: int  # of the exchange

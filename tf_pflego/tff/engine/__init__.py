@@ -1,1 +1,1 @@
-"""Clients as TensorFlow Federated runs them, in a worker process of its own."""
+"""Clients in TensorFlow Federated, in a separate worker process."""

@@ -11,7 +11,7 @@ from tf_pflego.tff.engine.worker import Worker
 
 
 class ExecutorFactory(tff.framework.ExecutorFactory):
-    """Holds one executor, and closes it as soon as another number of clients is needed.
+    """Holds one executor, and closes it when another number of clients is needed.
 
     TFF's own factory keeps ten executors and drops them without closing them: if the size of the
     cohort varies, the worker's memory grows without bound.

@@ -1,7 +1,7 @@
-"""Files through which a program and its worker exchange what is too large for a message.
+"""Files for data between a program and its worker that are too large for a message.
 
-Both run on one machine. The program writes one file of rows, which the worker maps into its memory;
-the worker writes one file per client, which the program reads and removes.
+Both run on one machine. The program writes a file of rows, which the worker maps into its memory,
+and the worker writes a file per client, which the program reads and removes.
 """
 
 import os
@@ -42,7 +42,7 @@ class Inbox:
         self._packing.pack_into(self._rows[:count], structure)
 
     def close(self) -> None:
-        """Ends the mapping of the file, which has a descriptor of its own."""
+        """Ends the mapping of the file, which has its own descriptor."""
         self._rows = np.zeros((0, 0), np.uint8)
 
     def read(self, slot: tf.Tensor) -> tf.Tensor:
@@ -58,7 +58,7 @@ class Inbox:
 class Outbox:
     """A file for each client of a cohort, written by the worker and read here.
 
-    Nobody else writes to the directory.
+    No other program writes to the directory.
     """
 
     def __init__(self, directory: str, packing: Packing):

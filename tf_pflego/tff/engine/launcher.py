@@ -1,9 +1,9 @@
-"""Starts a command that ends with this program, and perhaps under a seccomp filter.
+"""Starts a command that ends with this program, with an optional seccomp filter.
 
 Python would have to fork the program for that (`preexec_fn`). But a forked child has none of the
-program's threads, and gRPC, where anything has used it, may wait for its own for ever. So this file
-is also a small program, which prepares itself and then becomes the command; it imports nothing but
-what it needs, so that it starts within some hundredths of a second.
+program's threads, and gRPC, if anything has used it, may wait for its own threads for ever. This
+file is therefore also a small program, which prepares itself and then becomes the command. It
+imports only necessary modules, and starts within some hundredths of a second.
 """
 
 import ctypes
@@ -38,10 +38,10 @@ _ASK_AT_LISTEN = (
 def command_of(command: Sequence[str], listener_to: int = _NO_SOCKET) -> list[str]:
     """Returns what to start in place of a command, from the main thread.
 
-    The kernel then ends the command by SIGKILL when the thread ends that has started it.
-    `listener_to` is the descriptor of a Unix socket, inherited by what is started, to which one
-    message is sent: a byte, with the listener of the filter, or the error number with which the
-    kernel has refused the filter. Without it there is no filter.
+    The kernel then ends the command by SIGKILL when the thread that started it ends. `listener_to`
+    is the descriptor of a Unix socket, inherited by the command, that gets one message: a byte with
+    the listener of the filter, or the error number of the kernel's rejection of the filter. Without
+    it there is no filter.
     """
     launcher = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
     return [*launcher, str(os.getpid()), str(listener_to), *command]
@@ -65,7 +65,7 @@ def install_filter(instructions: Sequence[tuple[int, int, int, int]], flags: int
 
 
 def _checked(name, *arguments):
-    """Returns what a function of the C library returns, if that is no error."""
+    """Returns the result of a function of the C library, if it is no error."""
     result = getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments)
     if result < 0:
         number = ctypes.get_errno()

@@ -2,13 +2,12 @@
 
 TFF's worker can only listen on a port of all interfaces, without a password. Everybody who reaches
 that port can run code as the user. Here the child never listens on it. A seccomp filter makes the
-kernel stop the child at `listen` and ask this process, which puts a Unix socket in the place of the
-child's socket (seccomp_unotify(2)). The two processes are then connected directly: nothing stands
-between them that would copy messages. No privilege and no namespace is needed, but Linux 5.9.
+kernel stop the child at `listen` and ask this process, which replaces the child's socket by a Unix
+socket (seccomp_unotify(2)). The two processes are then connected directly, without a process
+between them that copies messages. This needs no privilege and no namespace, but Linux 5.9.
 
-The Unix socket lies in a directory of mode 0700. It is removed as soon as this process is
-connected, so that afterwards nobody can connect, and nothing is left behind by a process that is
-killed.
+The Unix socket is in a directory of mode 0700. It is removed as soon as this process is connected:
+afterwards no further connection is possible, and a killed process leaves no socket.
 """
 
 import contextlib
@@ -41,8 +40,8 @@ class PrivateSocket:
     """A listening Unix socket for one child process; close it when the child has been reached.
 
     Start the child by `tff.engine.launcher`, let it inherit `listener_to`, the descriptor of the
-    socket to which the launcher sends the filter's listener, and call `answer` until the child can
-    be reached at `address`. This is in the form that gRPC takes, and holds in this process only.
+    launcher's socket for the filter's listener, and call `answer` until the child can be reached at
+    `address`. The address has gRPC's format, and is valid only in this process.
     """
 
     def __init__(self):
@@ -72,10 +71,10 @@ class PrivateSocket:
             self._resources = resources.pop_all()
 
     def answer(self, timeout: float) -> bool:
-        """Waits so many seconds for the child's `listen`, and replaces the child's socket.
+        """Waits some seconds for the child's `listen`, and replaces the child's socket.
 
-        Returns whether the child listens now; else it has not asked in time, or has ended. If the
-        child may have no filter, or the kernel cannot replace its socket, this raises
+        Returns whether the child listens now. Otherwise it has not asked in time, or has ended. If
+        the child may have no filter, or the kernel cannot replace its socket, this raises
         `NotPrivateError`, and the child waits in vain.
         """
         self._childs.close()  # Only the child has it now, and its end can be seen.
@@ -111,7 +110,7 @@ class PrivateSocket:
     def close(self) -> None:
         """Closes the socket and removes it; the child keeps its own copy.
 
-        From now on the child cannot listen on anything: the kernel refuses what nobody answers.
+        From now on the child cannot listen at all: the kernel rejects unanswered requests.
         """
         self._resources.close()
 

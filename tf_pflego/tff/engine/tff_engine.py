@@ -1,20 +1,20 @@
 """The engine that runs a round as a typed federated computation on TensorFlow Federated.
 
-    (what all clients receive@SERVER, what each client receives@CLIENTS)
-        -> (sum@SERVER, what each client returns@CLIENTS)
+    (message to all clients@SERVER, message to each client@CLIENTS) -> (sum@SERVER, result of each
+        client@CLIENTS)
 
 The message is broadcast, the client update is mapped over the clients, and the uploads are summed
-by `federated_sum`; a mean would re-normalise the sum and thus be another estimator. The clients'
-data are not sent: the worker inherits the files that hold them and maps these into its memory,
-where a client's computation reads its rows.
+by `federated_sum`, since a mean would re-normalise the sum and be another estimator. The clients'
+data are not sent: the worker inherits their files and maps these into its memory, where a client's
+computation reads its rows.
 
-Whatever else a client receives and returns goes through TFF if it is small. If it is large, as a
-whole network is, it goes through files that both processes see. It is then copied less often, and
-no message between the processes grows with the cohort.
+A client's further messages and results go through TFF if they are small. Large data, such as a
+whole network, go through files that both processes see. They are then copied less often, and no
+message between the processes grows with the cohort.
 
-A worker that fails is replaced, and the new one runs the exchange again. It computes the same, bit
-for bit: the states of the clients and of the server are in the program, and an exchange's draws
-depend on its seeds alone.
+A worker that fails is replaced, and the new worker runs the exchange again. It computes the same,
+bit for bit: the states of the clients and of the server are in the program, and an exchange's
+random values depend only on its seeds.
 """
 
 import tempfile
@@ -47,7 +47,7 @@ _REMEDY = (
 
 
 class TffEngine(LocalClients):
-    """Runs an algorithm's exchanges on a TFF worker of its own, `worker`."""
+    """Runs an algorithm's exchanges on its own TFF worker, `worker`."""
 
     place = "tff"
 
@@ -122,7 +122,7 @@ class TffEngine(LocalClients):
         super().close()
 
     def boxes(self, payload: Packing, outputs: Packing) -> tuple[Inbox | None, Outbox | None]:
-        """Returns the files for what clients receive and return; None for what fits a message."""
+        """Returns the files for clients' messages and results; None if they fit a message."""
         inbox = Inbox(self._inbox, payload, self._max_clients) if self._is_large(payload) else None
         return inbox, Outbox(self._outbox, outputs) if self._is_large(outputs) else None
 
@@ -200,7 +200,7 @@ def _bytes_type(packing):
 
 
 def _federated(run_one, sent, received):
-    """Returns the federated computation whose clients run `run_one(sent, received)`."""
+    """Returns the federated computation with `run_one(sent, received)` at each client."""
     sent = tff.StructWithPythonType(sent, tuple)
     one = tff.tensorflow.computation(tf.function(run_one, autograph=False), sent, received)
 

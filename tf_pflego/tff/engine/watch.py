@@ -1,8 +1,8 @@
-"""Tells whether a child process that owes an answer will give it, from what the kernel knows of it.
+"""Predicts whether a child process will answer, from the kernel's facts about it.
 
-No time limit could tell: a round may take milliseconds or hours, and the next one may be an
-evaluated one, or have other participants. But a process that works is seen to work, however slow it
-is: at any moment at least one of its threads runs, waits for a processor, or waits for a disk.
+A time limit is not possible: a round may take milliseconds or hours, and the next may be an
+evaluated round, or have other participants. However, a working process can be recognised at any
+speed: at any moment at least one of its threads runs, waits for a processor, or waits for a disk.
 """
 
 import os
@@ -16,10 +16,10 @@ _SILENT_SECONDS = 60.0
 
 
 class Watch:
-    """Looks at a child process while the program waits for its answers; nobody reaps it meanwhile.
+    """Watches a child process while the program waits for its answers. It must not be reaped.
 
     It counts looks and not time: if the program itself is stopped or frozen, and the child with it,
-    time passes and no look is made.
+    time passes without a look.
     """
 
     def __init__(self, pid: int):
@@ -30,8 +30,8 @@ class Watch:
     def look(self, awaited: object | None) -> str | None:
         """Looks at the child; to be called every `LOOK_SECONDS`.
 
-        `awaited` stands for the request whose answer is awaited; it is None if none is. It returns
-        why the child will not answer, as the end of a sentence; None if it may.
+        `awaited` is the request without an answer, or None. It returns the reason that the child
+        will not answer, as the end of a sentence, or None.
         """
         self._stopped = self._stopped + 1 if _is_stopped(self._pid) else 0
         if self._stopped >= _STOPPED_LOOKS:

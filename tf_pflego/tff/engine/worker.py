@@ -4,15 +4,13 @@ TensorFlow Federated runs computations in a child process, `worker_binary`, that
 gRPC. The launcher that TFF has for it leaves the child behind when the program ends by an exception
 or a signal, and even when it ends normally. Here the child
 
-* dies with this process, whatever ends it: the kernel sends the child SIGKILL (`PR_SET_PDEATHSIG`),
-  even after kill -9;
+* dies with this process in all cases: the kernel sends the child SIGKILL (`PR_SET_PDEATHSIG`), even
+  after kill -9;
 * is terminated and reaped at a normal exit;
-* runs in its own session, so that Ctrl-C reaches only the program, which then ends the child in
-  order;
-* writes to a log of its own and not to the program's standard output, so that a pipeline never
-  waits for it;
-* is reached through a private socket, because the port that it would open is open to everybody: see
-  `tff.engine.private_socket`. Where the system forbids that, a line on standard error says so;
+* runs in its own session: Ctrl-C reaches only the program, which then ends the child in order;
+* writes to its own log and not to the program's standard output: a pipeline never waits for it;
+* is reached through a private socket, because its own port would be open to everybody: see
+  `tff.engine.private_socket`. If the system forbids that, a line on standard error reports it.
 * is watched while an answer of it is awaited: if it ends, is stopped or falls silent, the request
   fails with `WorkerError` within about a second, or a minute if it is silent. TFF's own client
   would ask a worker that has ended again and again, and wait for a stopped one for ever.
@@ -63,11 +61,11 @@ _TAIL_BYTES = 2000  # of its log, in a message
 
 
 class Worker:
-    """One `worker_binary` child, and `stub`, through which TFF sends its requests to it.
+    """One `worker_binary` child, and `stub`, which sends TFF's requests to it.
 
-    The child inherits open files; computations read them as `/proc/self/fd/N`. One TensorFlow
-    operation may use `threads_per_operation` threads; None for as many as there are cores. A worker
-    that ends, or does not answer within a minute, is a `WorkerError`; so are requests to one that
+    The child inherits open files, and computations read them as `/proc/self/fd/N`. One TensorFlow
+    operation may use `threads_per_operation` threads; None for the number of cores. A worker that
+    ends, or does not answer within a minute, is a `WorkerError`, as are requests to a worker that
     is gone.
     """
 
@@ -184,7 +182,7 @@ class Worker:
         self.check_alive()
 
     def look(self) -> None:
-        """Looks at a worker that computes, every `LOOK_SECONDS`; gives up one that will not answer.
+        """Looks at a computing worker every `LOOK_SECONDS`, and gives up a worker without answers.
 
         The requests that wait for it then raise `WorkerError`.
         """
@@ -200,7 +198,7 @@ class Worker:
         self._channel.close()
 
     def log_tail(self) -> str:
-        """Returns the end of what the child has written to standard output and error."""
+        """Returns the end of the child's standard output and error."""
         size = os.fstat(self._log.fileno()).st_size
         tail = os.pread(self._log.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
         return tail.decode(errors="replace")
@@ -208,7 +206,7 @@ class Worker:
     def stop(self) -> None:
         """Terminates the child and reaps it; may be called more than once.
 
-        In a process that was forked from this one it does nothing: the child is not its own.
+        In a forked process it has no effect: the child belongs to the parent.
         """
         if os.getpid() != self._owner:
             return
@@ -221,7 +219,7 @@ class Worker:
                 self._process.wait()
 
     def close(self) -> None:
-        """Stops the child and frees what reaches it; may be called more than once."""
+        """Stops the child and frees its connections; may be called more than once."""
         self.stop()
         atexit.unregister(self.stop)
         if hasattr(self, "_channel"):
@@ -234,8 +232,7 @@ class _Requests:
 
     It has no thread that watches the channel's state: the thread would poll the connection five
     times a second, and abort the interpreter at exit if the channel were closed. `Worker` itself
-    has waited until the channel is connected. `awaited` stands for the request whose answer is
-    awaited; it is None if none is.
+    has waited until the channel is connected. `awaited` is the request without an answer, or None.
     """
 
     def __init__(self, channel: grpc.Channel, worker: Worker):
@@ -275,7 +272,7 @@ def _keep_grpc_running():
     """Makes a channel that connects to nothing and is never closed.
 
     With its last channel gRPC ends its threads, and with gRPC 1.74 some programs that closed
-    simulations on a busy machine were seen to crash then; grpc/grpc#41264 may be the cause.
+    simulations on a busy machine crashed then; grpc/grpc#41264 may be the cause.
     """
     return grpc.insecure_channel("unix:/nothing")
 
