@@ -79,10 +79,9 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
     """Returns an algorithm for `model`.
 
     Args:
-      name: One of the keys of `REGISTRY`; or, for a method of your own, its builder, or
-        FILE.py:FUNCTION.
+      name: A key of `REGISTRY`, or, for your own method, its builder or FILE.py:FUNCTION.
       model: The model that it learns.
-      **hyper_parameters: Fields of the algorithm's configuration; the others keep their defaults.
+      **hyper_parameters: Fields of the algorithm's configuration. The rest keep their defaults.
 
     Raises:
       ValueError: There is no such algorithm, or a hyper-parameter has a value that it does not
@@ -115,7 +114,7 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
 
 
 def _with_statistics(served):
-    """Returns served models that take the client's own statistics if they have none."""
+    """Returns served models that use the client's own statistics if they have none."""
     model = getattr(served.predict, "__self__", None)
     if not isinstance(model, SplitModel):
         return served
@@ -140,7 +139,7 @@ def method_of(name: Named) -> Method:
 
 
 def check_name(name: Any) -> str:
-    """Returns the name of a method; raises ValueError if it has not the form of one."""
+    """Returns the name of a method; raises ValueError if its form is wrong."""
     if own_methods.names_file(name):
         return name
     if isinstance(name, str) and name.endswith(".py"):

@@ -1,10 +1,10 @@
-"""APFL: each client mixes a model of its own with the shared one.
+"""APFL: each client mixes its own model with the shared model.
 
 Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", Algorithm 1. Learnt: one
 network w for all, a network v_i and a share a_i per client.
 
 A round:
-  1. The server sends w to the participants; client i sets w_i = w.
+  1. The server sends w to the participants. Client i sets w_i = w.
   2. For each mini-batch it takes a step on w_i along grad f_i(w_i), and one on v_i along
      a_i grad f_i(v~), where v~ = a_i v_i + (1 - a_i) w_i. If the share is learnt,
      a_i <- a_i - beta <grad f_i(v~), v_i - w_i> first, kept in [0, 1].
@@ -12,7 +12,7 @@ A round:
   4. The server moves w by the N_i-weighted mean over the participants, as in FedAvg.
 
 Served: v~ of the newest w and the client's last v_i and a_i, the mixture of Algorithm 1. The server
-keeps w; client i keeps v_i and a_i.
+keeps w, and client i keeps v_i and a_i.
 
   paper    here                    shape
   w        SharedState.weights     body and classifier
@@ -20,10 +20,10 @@ keeps w; client i keeps v_i and a_i.
   a_i      ClientState.share       []
   beta     client_learning_rate
 
-Differences from the paper: the mean is weighted by N_i, as in all methods here. v_i is the w of the
-client's first round, where the authors' program has the w of the start for all. The share is fixed
-by default, as PGFed's authors have it when they compare. A learnt share moves with each mini-batch,
-before the steps on w_i and v_i; both are our choice.
+Differences from the paper: the mean is weighted by N_i, as in all methods here. v_i starts as the w
+of the client's first round, where the authors' program has the initial w for all. The share is
+fixed by default, as in the comparison by PGFed's authors. A learnt share moves with each
+mini-batch, before the steps on w_i and v_i. Both are our choice.
 """
 
 from __future__ import annotations

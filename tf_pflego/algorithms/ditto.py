@@ -1,4 +1,4 @@
-"""Ditto: a personal network for each client, held near the network that all clients learn.
+"""Ditto: a personal network for each client, kept near the network that all clients learn.
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", in the full-batch
 form that the PFLEGO paper compares with. Learnt: one network theta for all clients, as in FedAvg,
@@ -8,13 +8,13 @@ A round:
   1. The server sends theta_t to the participants.
   2. Client i takes tau full-batch gradient steps of rate beta, or E epochs of steps on mini-batches
      of B examples, on l_i(theta) from theta_t, with momentum m.
-  3. It takes as many on l_i(v) + (mu / 2) ||v - theta_t||^2 from its v_i, on mini-batches of their
-     own, and keeps the result as its new v_i.
+  3. It takes as many steps on l_i(v) + (mu / 2) ||v - theta_t||^2 from its v_i, on separate
+     mini-batches, and keeps the result as its new v_i.
   4. It uploads the result of step 2 minus theta_t.
   5. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
-Served: v_i as the client last left it (personalized), or the newest theta (generic); Algorithm 1
-returns both. The server keeps theta; client i keeps v_i.
+Served: the client's last v_i (personalized), or the newest theta (generic). Algorithm 1 returns
+both. The server keeps theta, and client i keeps v_i.
 
   paper    here                    shape
   theta    SharedState.weights     body and classifier

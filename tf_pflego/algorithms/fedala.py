@@ -6,15 +6,16 @@ Learnt: one network Theta for all, and per client a network Theta_i and the mixi
 
 A round:
   1. The server sends Theta to the participants.
-  2. Client i takes steps of rate eta on W_i, kept in [0, 1], to lower its loss at the start of
-     step 3, on mini-batches of a random share s of its examples. This is one pass; in the first
-     round in which Theta is not Theta_i it goes on until no number of W_i moves by 0.01 in a pass.
+  2. Client i takes steps of rate eta on W_i, kept in [0, 1], to lower its loss at the start of step
+     3, on mini-batches of a random share s of its examples. This is one pass. In the first round
+     with Theta different from Theta_i it continues until no number of W_i moves by 0.01 in a pass.
   3. It starts from Theta_i + (Theta - Theta_i) o W_i in the last p tensors, and from Theta in the
      others, trains on all its examples, and keeps the result as Theta_i.
-  4. It uploads Theta_i - Theta; the server moves Theta by the N_i-weighted mean, as in FedAvg.
+  4. It uploads Theta_i - Theta. The server moves Theta by the N_i-weighted mean, as in FedAvg.
 
-Served: what Algorithm 1 returns, the start of step 3 with the newest Theta and the client's last
-W_i and Theta_i, which is Theta at first. The server keeps Theta; client i keeps W_i and Theta_i.
+Served: the output of Algorithm 1, the start of step 3 with the newest Theta and the client's last
+W_i and Theta_i, which is Theta at first. The server keeps Theta, and client i keeps W_i and
+Theta_i.
 
   paper      here                      shape
   Theta      SharedState.weights       body and classifier
@@ -23,8 +24,8 @@ W_i and Theta_i, which is Theta at first. The server keeps Theta; client i keeps
   p          mixed_tensors             1 is the classifier alone
   s, eta     mixing_share, mixing_learning_rate
 
-Differences from the paper: p counts tensors, not layers. It leaves open when W_i has converged. The
-authors' program waits for ten losses that are alike; here `mixing_passes` ends it too.
+Differences from the paper: p counts tensors, not layers. The paper does not define the convergence
+of W_i. The authors' program waits for ten similar losses; here `mixing_passes` ends it too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedAMP: each client is held near a mixture of the networks that are like its own.
+"""FedAMP: each client is kept near a mixture of the networks that are like its own.
 
 Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", Algorithm 1: federated
 attentive message passing. Learnt: a network w_i per client, by min sum_i f_i(w_i) + lambda sum_(i <
@@ -8,12 +8,12 @@ A round has two exchanges with the same c participants:
   1. Client i uploads its w_i.
   2. The server sends it the cloud model u_i = w_i + sum_j xi_ij (w_j - w_i), with the attention
      xi_ij = alpha_k A'(||w_i - w_j||^2) = (a / (c - 1)) exp(-||w_i - w_j||^2 / sigma) to each other
-     participant j; what is left of 1 is the attention to itself.
+     participant j. The rest of 1 is the attention to itself.
   3. The client takes steps from w_i on f_i(w) + (mu / 2) ||w - u_i||^2, with momentum m, and keeps
      the result as its new w_i.
 
-Served: w_i as the client last left it; the w_i are the output of Algorithm 1. The server keeps
-nothing after a round; client i keeps w_i.
+Served: the client's last w_i. The w_i are the output of Algorithm 1. The server keeps nothing after
+a round, and client i keeps w_i.
 
   paper      here                      shape
   w_i        PersonalState.weights     body and classifier
@@ -22,8 +22,9 @@ nothing after a round; client i keeps w_i.
   sigma      attention_width
   lambda     mu alpha_k                mu is `proximal_weight`
 
-Differences from the paper: steps on mini-batches instead of a minimum, and attention among those
-that take part in a round. The paper sets alpha_k and lambda; here what they give, a and mu, is set.
+Differences from the paper: steps on mini-batches instead of a minimum, and attention among the
+participants of a round. The paper sets alpha_k and lambda, and here their results, a and mu, are
+set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""FedAS: a shared body that each client first brings near its own last one, under its own head.
+"""FedAS: a shared body that each client first moves near its own last body, under its own head.
 
 Yang, Huang and Ye, "FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024.
-Learnt: a body theta for all, and a network of its own for each client, theta_i and W_i.
+Learnt: a body theta for all, and for each client a network, theta_i and W_i.
 
 A round:
   1. The server sends theta to the participants.
@@ -11,11 +11,11 @@ A round:
      body and W_i jointly, and keeps both.
   4. It takes F_i, the mean over mini-batches of the squared norm of the gradient of its loss, an
      estimate of the trace of the Fisher information, and uploads F_i (theta_i - theta) and F_i.
-  5. The server moves theta by the mean of theta_i - theta, in which client i counts N_i F_i.
+  5. The server moves theta by the mean of theta_i - theta with the weights N_i F_i.
 
 Served: theta_i and W_i of the client's last step 3. The paper could not be read: PFLlib (d832e76)
-sends nothing to absentees. The server keeps theta; client i keeps theta_i and W_i. In its first
-round, what it is sent stands for its last body. Without alignment, with equal F_i, it is FedPer.
+sends nothing to absentees. The server keeps theta, and client i keeps theta_i and W_i. In its first
+round, the received body is its last body. Without alignment, with equal F_i, it is FedPer.
 
   paper         here                    shape
   theta         SharedState.weights     list of the body's weights
@@ -23,7 +23,7 @@ round, what it is sent stands for its last body. Without alignment, with equal F
   F_i           trace                   []
 
 Differences from the paper: as in its authors' program, the targets are class means, and squared
-norms are of batches. There F_i is a sum over batches, whose number N_i stands for here, and bodies
+norms are of batches. There F_i is a sum over batches, where N_i represents their number, and bodies
 are aligned in batches of 16.
 """
 

@@ -7,14 +7,15 @@ A round:
   1. The server sends the whole network to the participants.
   2. Client i takes tau full-batch gradient steps of rate beta on a copy of it, or E epochs of steps
      on mini-batches of B examples, with momentum m.
-  3. It uploads by what its copy differs from what it was sent.
-  4. The server takes the N_i-weighted mean of the differences over the participants, and gives it
-     to its optimiser. By default it is added to the network, which thus becomes the mean of the
-     copies; for other optimisers see `core.optimizers.AveragingServer`.
+  3. It uploads the difference of its copy from the received network.
+  4. The server takes the N_i-weighted mean of the differences over the participants, and passes it
+     to its optimiser. By default it is added to the network, which thereby becomes the mean of the
+     copies. For other optimisers see `core.optimizers.AveragingServer`.
 
-Served: the newest network, w_(t+1) of Algorithm 1, to all clients alike or, with f above 0, after f
-full-batch steps, or f epochs, of rate beta without momentum on the client's own examples; their
-result is not kept. The server keeps the network and the optimiser's state; a client keeps nothing.
+Served: the newest network, w_(t+1) of Algorithm 1, to all clients or, with f above 0, after f
+full-batch steps, or f epochs, of rate beta without momentum on the client's own examples. Their
+result is not kept. The server keeps the network and the optimiser's state, and a client keeps
+nothing.
 
   paper    here                    shape
   theta    Weights.theta           list of the body's weights
@@ -30,7 +31,7 @@ Differences from the paper: steps are full-batch unless a batch size is given. T
 from Glorot's uniform distribution, with zero bias. The paper's networks have no batch
 normalisation. If a body has it, a client predicts with the statistics of its own examples or, if
 they are shared, with the mean of the participants' statistics under their trained copies. A client
-that is fine-tuned always predicts with the statistics of its own examples.
+with fine-tuning always predicts with the statistics of its own examples.
 """
 
 import dataclasses
@@ -105,10 +106,10 @@ def average(
     move: Callable[[Any], Any] = lambda averaged: averaged,
     **fields: Any,
 ) -> Algorithm:
-    """Returns a method whose server sends weights, and follows what clients add on average.
+    """Returns a method with a server that sends weights, and follows the mean of the uploads.
 
-    The server sends the `shared` part of the model's weights; `client_update` receives it. It then
-    follows the `move` that it makes of the mean upload. The `fields` go to
+    The server sends the `shared` part of the model's weights, and `client_update` receives it. The
+    server then follows the `move` that it computes from the mean upload. The `fields` go to
     `Algorithm.with_one_exchange`.
     """
     optimizer = config.server()

@@ -11,8 +11,8 @@ A round:
   4. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
 Served: the newest theta under W, which Algorithm 1 returns, after f full-batch steps, or f epochs,
-on both, of rate beta without momentum, on the client's own data; their result is not kept. The
-server keeps theta; a client keeps nothing.
+on both, of rate beta without momentum, on the client's own data. Their result is not kept. The
+server keeps theta, and a client keeps nothing.
 
   paper    here                    shape
   theta    theta                   list of the body's weights
@@ -24,9 +24,9 @@ server keeps theta; a client keeps nothing.
   B, E     batch_size, local_epochs
   beta     client_learning_rate
 
-Differences from the paper: steps are full-batch unless a batch size is given. The paper has classes
-alone; other tasks are learnt in the same way. The rows of W, being random, have elements of both
-signs, so that features of one sign predict numbers of both.
+Differences from the paper: steps are full-batch unless a batch size is given. The paper has only
+classes, and other tasks are learnt in the same way. The rows of W, being random, have elements of
+both signs, and features of one sign predict numbers of both.
 """
 
 import dataclasses

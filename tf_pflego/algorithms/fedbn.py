@@ -8,11 +8,11 @@ A round:
   2. Client i takes tau full-batch gradient steps of rate beta, or E epochs of steps on mini-batches
      of B examples, on w and on its scales and offsets b_i jointly, with momentum m. A batch is
      normalised by its own statistics.
-  3. It uploads by what its copy of w differs from what it was sent, and keeps b_i.
+  3. It uploads the difference of its copy of w from the received w, and keeps b_i.
   4. The server moves w by the N_i-weighted mean over the participants, as in FedAvg.
 
-Served: the newest w with the client's own b_i, as Algorithm 1 leaves them, and the statistics of
-all its examples under these. The server keeps w; client i keeps b_i.
+Served: the newest w with the client's own b_i, as in Algorithm 1, and the statistics of all its
+examples under these. The server keeps w, and client i keeps b_i.
 
   paper        here                        shape
   w            SharedState.weights         the other weights of the body, and the classifier
@@ -21,8 +21,8 @@ all its examples under these. The server keeps w; client i keeps b_i.
 
 Differences from the paper: its mean over clients is plain, as with client_weights=uniform here. Its
 statistics are moving averages over the batches of the local training, which the server's average
-then makes stale; here a client that never took part has them too. Steps are full-batch unless a
-batch size is given. Without batch normalisation that is trained, this is FedAvg.
+then makes stale. Here new clients have them too. Steps are full-batch unless a batch size is given.
+Without trained batch normalisation, this is FedAvg.
 """
 
 from __future__ import annotations

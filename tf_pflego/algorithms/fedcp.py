@@ -2,8 +2,8 @@
 
 Zhang et al., "FedCP: Separating Feature Information for Personalized Federated Learning via
 Conditional Policy", KDD 2023, with linear heads. Learnt: a body theta, a head G and a policy for
-all, and a head P_i per client. For features h the policy gives shares r, [M], in (0, 1); a client
-predicts by G (r h, 1) + P_i ((1 - r) h, 1).
+all, and a head P_i per client. For features h the policy gives shares r, [M], in (0, 1), and a
+client predicts by G (r h, 1) + P_i ((1 - r) h, 1).
 
 A round:
   1. The server sends theta, G and the policy to the participants.
@@ -11,10 +11,11 @@ A round:
      is dense over v_i h, layer normalisation, ReLU, and a softmax over two outputs per feature.
   3. On each mini-batch it takes a step on theta, the policy and P_i, along the gradient of the loss
      plus lambda times the MMD between the features and those by the theta that was sent.
-  4. It uploads by what theta, the policy and (G + P_i) / 2 differ from what was sent; P_i stays.
+  4. It uploads the differences of theta, the policy and (G + P_i) / 2 from the received values; P_i
+     stays.
   5. The server moves theta, the policy and G by the N_i-weighted mean over the participants.
 
-Served: the newest theta, policy and G with the client's last P_i. The paper could not be read;
+Served: the newest theta, policy and G with the client's last P_i. The paper could not be read.
 PFLlib (d832e76) sends theta to all clients after each round, G and the policy to participants.
 
 MMD is the mean of k(h_a, h_b) + k(h'_a, h'_b) - 2 k(h_a, h'_b) over all pairs of a batch, for the
@@ -28,9 +29,10 @@ kernel k(x, y) = sum_c exp(-|x - y|^2 / (2 c)) with c = 10, 15, 20, 50.
   lambda   mmd_weight
 
 Differences from the paper: P_i starts as the G of the client's first round, not of the run's, and
-the policy from Glorot's uniform distribution. With linear heads v_i is the same for all and stays:
-steps keep the sum of the rows. The authors' program adds Gumbel noise in the softmax, also in
-tests, and starts v_i at random; here nothing is drawn. Its MMD is the one here.
+the policy from Glorot's uniform distribution. With linear heads v_i is the same for all and
+constant, since steps keep the sum of the rows. The authors' program adds Gumbel noise in the
+softmax, also in tests, and starts v_i at random. Here nothing is random. Its MMD is the same as
+here.
 """
 
 import dataclasses

@@ -6,14 +6,13 @@ A round:
   1. The server sends theta_t to a first cohort. Each of its clients uploads
      g_i = grad l_i(theta_t).
   2. The server takes the N_i-weighted mean g, and sends theta_t and g to a second cohort, which is
-     drawn independently.
+     sampled independently.
   3. Client i of the second cohort takes tau full-batch gradient steps of rate beta, from theta_t,
      on l_i(theta) + <g - g_i, theta - theta_t> + (mu / 2) ||theta - theta_t||^2.
   4. It uploads the result minus theta_t, and the server adds the N_i-weighted mean to theta.
 
-Served: the newest theta, the mean in the last line of the algorithm, to all clients alike, or
-fine-tuned as in FedAvg. The server keeps theta, and g between the two exchanges; a client keeps
-nothing.
+Served: the newest theta, the mean in the last line of the algorithm, to all clients, or fine-tuned
+as in FedAvg. The server keeps theta, and g between the two exchanges, and a client keeps nothing.
 
   paper    here                     shape
   theta    ServerState.weights      body and classifier
@@ -23,7 +22,7 @@ nothing.
   beta     client_learning_rate
 
 Differences from the paper: clients take a fixed number of steps instead of solving to a given
-inexactness. If nobody is drawn for the first cohort, g keeps its last value.
+inexactness. If the first cohort is empty, g keeps its last value.
 """
 
 import dataclasses

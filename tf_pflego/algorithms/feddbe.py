@@ -1,8 +1,8 @@
-"""FedDBE: averaging whose clients keep a bias of their features, and agree on the features' mean.
+"""FedDBE: averaging in which clients keep a bias of their features, and agree on their mean.
 
 Zhang et al., "Eliminating Domain Bias for Federated Learning in Representation Space", with FedAvg.
 Learnt: a network w for all, body phi and classifier, and a bias b_i of features per client. First,
-all clients train a copy of w as in FedAvg and upload step 2's z_i, whose N_i-weighted mean is z.
+all clients train a copy of w as in FedAvg and upload step 2's z_i. Their N_i-weighted mean is z.
 
 A round:
   1. The server sends w and z to the participants.
@@ -12,8 +12,8 @@ A round:
   3. It uploads w_i - w and keeps b_i. The server moves w by the N_i-weighted mean, as in FedAvg.
 
 Served: the newest w with the client's last b_i, in the classifier's bias: W (phi + b_i) = W phi + W
-b_i. The paper could not be read; PFLlib (d832e76) serves the same. The server keeps w and z, in
-which clients that join later have no part; client i keeps b_i.
+b_i. The paper could not be read. PFLlib (d832e76) serves the same. The server keeps w and z,
+without clients that join later, and client i keeps b_i.
 
   paper     here                                      shape
   w, z      ServerState.weights, ServerState.mean     body and classifier, [M]

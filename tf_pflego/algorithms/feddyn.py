@@ -9,9 +9,9 @@ A round:
   4. The server sets H <- H - a sum_i (w_i - w_t) over the participants, and
      w <- w_t + mean_i (w_i - w_t) - H / (I a), a plain mean.
 
-Served: the newest w of Algorithm 1's server update, to all clients alike, or fine-tuned as in
-FedAvg. The server keeps w and H, the sum of all h_i, so that clients may join; client i keeps h_i.
-The server does not know, and cannot take back, the h_i of clients that leave.
+Served: the newest w of Algorithm 1's server update, to all clients, or fine-tuned as in FedAvg. The
+server keeps w and H, the sum of all h_i, which lets clients join, and client i keeps h_i. The
+server does not know, and cannot subtract, the h_i of clients that leave.
 
   paper    here                    shape
   w        ServerState.weights     body and classifier

@@ -14,8 +14,8 @@ A round:
      uploads it with the weights.
   4. The server adds the weights to its row of P.
 
-Served: w_i of the client's last step 3. The paper could not be read; PGFed's program (b1d70f7)
-serves the same. The server keeps P and the last round's models; client i keeps w_i and o_i.
+Served: w_i of the client's last step 3. The paper could not be read. PGFed's program (b1d70f7)
+serves the same. The server keeps P and the last round's models, and client i keeps w_i and o_i.
 
   paper    here                      shape
   w_i      ClientState.weights       body and classifier

@@ -1,19 +1,19 @@
-"""FedNova: FedAvg whose clients count by their examples, however many steps they take.
+"""FedNova: FedAvg with clients weighted by their examples, at any number of steps.
 
 Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization".
-Learnt: one network x for all. In FedAvg, clients of more examples take more steps, and so count
-twice.
+Learnt: one network x for all. In FedAvg, clients with more examples take more steps, and therefore
+count twice.
 
 A round:
   1. The server sends x to the participants.
   2. Client i takes steps of rate eta with momentum m from x, E epochs of mini-batches, to x_i.
-  3. It uploads its normalised move (x_i - x) / ||a_i||_1, and ||a_i||_1, the sum of what the
-     gradients of its tau_i steps count in the move: tau_i without momentum.
+  3. It uploads its normalised move (x_i - x) / ||a_i||_1, and ||a_i||_1, the sum of the weights of
+     the gradients of its tau_i steps in the move: tau_i without momentum.
   4. The server sets tau_eff = mean_i ||a_i||_1 and x <- x + tau_eff mean_i (x_i - x) / ||a_i||_1.
      Both means over the participants are weighted by N_i.
 
-Served: the newest x, which step 4 makes, or x fine-tuned as in FedAvg. The server keeps x; a client
-keeps nothing.
+Served: the newest x, the result of step 4, or x fine-tuned as in FedAvg. The server keeps x, and a
+client keeps nothing.
 
   paper        here                      shape
   x            SharedState.weights       body and classifier

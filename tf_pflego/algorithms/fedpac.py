@@ -1,4 +1,4 @@
-"""FedPAC: features are held near the centroids of their classes, and heads are combined by need.
+"""FedPAC: features are kept near the centroids of their classes, and heads are combined by need.
 
 Xu et al., "Personalized Federated Learning with Feature Alignment and Classifier Collaboration".
 Learnt: for all clients a body theta and a centroid c_k of the features of each class, and a linear
@@ -8,17 +8,17 @@ A round:
   1. The server sends theta and the centroids. From features phi under theta, client i finds h_i,
      each class' share of the examples times their mean, and v_i = (mean |phi|^2 - |h_i|^2) / N_i.
   2. It takes steps on mini-batches on W_i over these features, then on theta_i under W_i with
-     lambda times the mean of (phi - c_y)^2 in the loss; without a centroid c_y, an example adds 0.
+     lambda times the mean of (phi - c_y)^2 in the loss. Without a centroid c_y, an example adds 0.
   3. It uploads theta_i - theta, W_i, h_i and v_i, and shares and h_i of the features under theta_i.
-  4. The server moves theta by the N_i-weighted mean; c_k becomes the mean of the participants'
+  4. The server moves theta by the N_i-weighted mean. c_k becomes the mean of the participants'
      features of class k, if there are any. For client i it finds a_ij, at least 0 and of sum 1 over
      the participants j, of the least sum_j a_ij^2 v_j + |h_i - sum_j a_ij h_j|^2.
-  5. In a second exchange it sends client i theta, and sum_j a_ij W_j as its new W_i; of a row only
-     participants that have its class count. So no client waits for its next participation.
+  5. In a second exchange it sends client i theta, and sum_j a_ij W_j as its new W_i, with only the
+     participants of its class in each row. No client therefore waits for its next participation.
 
-Served: the newest theta with the W_i of the client's last step 5. The paper could not be read; the
-authors' program (5770f4f) and PFLlib (d832e76) combine and serve heads so. The server keeps theta,
-the centroids and what it sent last; client i keeps W_i.
+Served: the newest theta with the W_i of the client's last step 5. The paper could not be read. The
+authors' program (5770f4f) and PFLlib (d832e76) combine and serve heads in this way. The server
+keeps theta, the centroids and its last messages, and client i keeps W_i.
 
   paper     here                    shape
   theta     ServerState.weights     list of the body's weights
@@ -29,9 +29,9 @@ the centroids and what it sent last; client i keeps W_i.
 
 With lambda 0 and one participant in each round, it is FedRep.
 
-Differences from the paper: heads start from Uniform[0, 1), as in FedRep; clients may lack classes.
-The authors' program holds features of a class without centroid near the client's own mean, gives
-the head a rate of its own, decays weights, and drops a_ij below 0.001.
+Differences from the paper: heads start from Uniform[0, 1), as in FedRep, and clients may lack
+classes. The authors' program keeps features of a class without centroid near the client's own mean,
+gives the head a separate rate, decays weights, and drops a_ij below 0.001.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ A round:
   3. It uploads theta_i - theta, and keeps W_i.
   4. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
-Served: the newest theta with the last W_i (Algorithm 2). The server keeps theta; client i W_i.
+Served: the newest theta with the last W_i (Algorithm 2). The server keeps theta, and client i W_i.
 
   paper    here                    shape
   theta    theta                   list of the body's weights

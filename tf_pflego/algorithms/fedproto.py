@@ -12,8 +12,8 @@ A round:
   4. The prototype of a class becomes the mean of these over the participants that have it, or
      stays as it is if none has it (equation 6).
 
-Served: the class of the nearest of the client's own prototypes of its last step 3; before, by its
-classifier. The server keeps the prototypes, client i theta_i and its own.
+Served: the class of the nearest of the client's own prototypes of its last step 3, and before that
+by its classifier. The server keeps the prototypes, and client i theta_i and its own.
 
   paper     here                     shape
   theta_i   ClientState.weights      body and classifier
@@ -21,10 +21,10 @@ classifier. The server keeps the prototypes, client i theta_i and its own.
   C_j       ServerState.prototypes   [C, M], by global class
   lambda    prototype_weight
 
-Differences from the paper: equation 8 takes the distance of a client's class means, step 2 of each
-example, as the authors' program. That has a client's means of the last epoch, in which its weights
-move; here they are of its last weights. With prototype_mean=examples all examples of a class count
-alike, by alpha_i / N_i. All clients have networks of the same shapes.
+Differences from the paper: equation 8 takes the distance of a client's class means, and step 2 of
+each example, as in the authors' program. That program has a client's means of the last epoch, while
+its weights move; here they are of its last weights. With prototype_mean=examples all examples of a
+class have equal weights, by alpha_i / N_i. All clients have networks of the same shapes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the server's weights.
+"""FedProx: FedAvg with clients that are kept near the server's weights.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", in the full-batch form that the
 PFLEGO paper compares with. Learnt: one body and one classifier.
@@ -10,8 +10,8 @@ A round:
   3. It uploads the result minus theta_t.
   4. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
-Served: the newest theta, w^(t+1) of Algorithm 2, fine-tuned as in FedAvg if `fine_tuning_steps`
-says so. The server keeps theta; a client nothing.
+Served: the newest theta, w^(t+1) of Algorithm 2, fine-tuned as in FedAvg with `fine_tuning_steps`.
+The server keeps theta, and a client keeps nothing.
 
   paper    here                    shape
   theta    Weights                 body and classifier
@@ -20,7 +20,8 @@ says so. The server keeps theta; a client nothing.
   B, E     batch_size, local_epochs
   beta     client_learning_rate
 
-Differences from the paper: clients take so many steps instead of solving to a given inexactness.
+Differences from the paper: clients take a fixed number of steps instead of solving to a given
+inexactness.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """FedRecon: each client trains its head first, then theta takes one gradient step.
 
-Singhal et al., "Federated Reconstruction: Partially Local Federated Learning", in the form that the
-PFLEGO paper compares with (Algorithm 4 of its first version), or in the form of its own paper.
-Learnt: one feature extractor theta for all clients and a linear head W_i per client.
+Singhal et al., "Federated Reconstruction: Partially Local Federated Learning", in the PFLEGO
+paper's form (Algorithm 4 of its first version), or in the form of its own paper. Learnt: one
+feature extractor theta for all clients and a linear head W_i per client.
 
 A round:
   1. The server sends theta to the participants.
@@ -12,9 +12,9 @@ A round:
   4. The server gives (I/r) sum_i alpha_i g_theta_i to its optimiser of rate rho.
 
 Served: the newest theta with the client's last W_i (Algorithm 4) if `head_start` is "kept". If it
-is "anew", as in FedRecon's own paper, W_i starts from a new random head in each round, and for what
-is served it is reconstructed over the newest theta. The server keeps theta and the optimiser's
-state; client i keeps W_i, or nothing.
+is "anew", as in FedRecon's own paper, W_i starts from a new random head in each round, and the
+served head is reconstructed over the newest theta. The server keeps theta and the optimiser's
+state, and client i keeps W_i, or nothing.
 
   paper    here                          shape
   theta    theta                         list of the body's weights

@@ -6,7 +6,7 @@ clients and a linear head W_i for each client.
 
 A round:
   1. The server sends theta to the participants.
-  2. Client i takes tau - e full-batch gradient steps with momentum m and rate beta on W_i alone,
+  2. Client i takes tau - e full-batch gradient steps with momentum m and rate beta only on W_i,
      over features that it computes once.
   3. It takes e such steps on its copy theta_i, with W_i fixed.
   4. It uploads theta_i - theta, and keeps W_i.
@@ -14,8 +14,8 @@ A round:
 
 On mini-batches of B examples, step 2 takes H epochs and step 3 takes E.
 
-Served: the newest theta with the client's last W_i: Algorithm 1 carries over the heads of
-absentees. The server keeps theta; client i keeps W_i.
+Served: the newest theta with the client's last W_i, since Algorithm 1 carries over the heads of
+absentees. The server keeps theta, and client i keeps W_i.
 
   paper    here                    shape
   theta    theta                   list of the body's weights

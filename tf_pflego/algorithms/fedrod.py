@@ -1,4 +1,4 @@
-"""FedRoD: one body with two heads, a generic one that all share and a personal one beside it.
+"""FedRoD: one body with two heads, a shared generic head and a personal head.
 
 Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification",
 with linear heads. Learnt: a body theta and a generic head G for all, a head P_i per client.
@@ -12,7 +12,7 @@ A round:
   4. The server moves theta and G by the N_i-weighted mean over the participants, as in FedAvg.
 
 Served: the newest theta under the newest G + the last P_i, the paper's personalized prediction, or
-under G alone, its generic one. The server keeps theta and G; client i keeps P_i.
+under G, its generic prediction. The server keeps theta and G, and client i keeps P_i.
 
   paper    here                    shape
   theta    SharedState.weights     body, with G as its head
@@ -52,7 +52,7 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
     model = model.with_shared_classifier()
 
     def log_shares(client):
-        """Returns [K], the log of the share of each class; of a class without examples -1e9."""
+        """Returns [K], the log of the share of each class, or -1e9 without examples."""
         labels = tf.reshape(client.labels, [-1])  # Positions of a sequence without one are -1.
         counts = tf.reduce_sum(tf.one_hot(labels, model.num_classes), axis=0)
         shares = counts / tf.reduce_sum(counts)

@@ -9,14 +9,14 @@ with f(c) = ReLU((gamma(c) + 1) phi + beta(c)).
 A round:
   1. The server sends theta, E and the valve to the participants.
   2. Client i takes conditions from this E: g is the mean over all classes, p_i over its examples.
-  3. On each mini-batch it takes a step on theta, E, the valve and W_i, along the gradient of: the
-     loss; the cross-entropy of the cosines of f(g) and each embedding; lambda times the mean
-     distance of f(g) to its class' embedding that was sent; and mu / 2 |E and the valve|^2.
-  4. It uploads by what theta, E and the valve differ from what was sent, and keeps the rest. The
-     server moves them by the N_i-weighted mean over the participants.
+  3. On each mini-batch it takes a step on theta, E, the valve and W_i, along the gradient of the
+     sum of the loss, the cross-entropy of the cosines of f(g) and each embedding, lambda times the
+     mean distance of f(g) to its class' received embedding, and mu / 2 |E and the valve|^2.
+  4. It uploads the differences of theta, E and the valve from the received values, and keeps the
+     rest. The server moves them by the N_i-weighted mean over the participants.
 
 Served: the newest theta and valve with p_i of the newest E and the client's last W_i. The paper
-could not be read; PFLlib (d832e76) sends these to all clients after each round.
+could not be read. PFLlib (d832e76) sends these to all clients after each round.
 
   paper       here                 shape
   W^fe        SharedState.weights  list of the body's weights, and after them

@@ -10,12 +10,12 @@ A round:
   3. It takes tau full-batch gradient steps of rate beta on a copy of that network, or E epochs of
      steps on mini-batches of B examples, with momentum m.
   4. It uploads k differences and k weights. For its own cluster they are the change of its copy and
-     alpha_i; for the other clusters they are 0.
+     alpha_i, and for the remaining clusters 0.
   5. The server moves each network by the N_i-weighted mean difference of the participants that
-     chose it. A network that nobody chose stays as it is.
+     chose it. A network that no participant chose does not change.
 
 Served: the newest network of the least loss on the client's training examples, the cluster estimate
-of Algorithm 1, also if it never took part. The server keeps the k networks; a client keeps nothing.
+of Algorithm 1, also for new clients. The server keeps the k networks, and a client keeps nothing.
 
   paper    here                    shape
   theta_j  Clusters.models         body and classifier, each leaf [k, ...]
@@ -28,9 +28,9 @@ of Algorithm 1, also if it never took part. The server keeps the k networks; a c
 
 With k = 1 this is FedAvg.
 
-Differences from the paper: the mean is weighted by N_i, where the paper's counts clients alike. All
+Differences from the paper: the mean is weighted by N_i, where the paper has equal weights. All
 networks start from the same body, since it may be pre-trained, each with another classifier of
-Glorot's uniform distribution; the paper draws whole networks, and starts anew if a run fails. Steps
+Glorot's uniform distribution. The paper initialises whole networks, and restarts failed runs. Steps
 are full-batch unless a batch size is given.
 """
 

@@ -11,7 +11,7 @@ A round:
   4. The server moves W by the N_i-weighted mean over the participants, as in FedAvg.
 
 Served: the client's last theta_i under the newest W, which the authors' program (7af0568) copies to
-all clients after each round. The server keeps W; client i keeps theta_i.
+all clients after each round. The server keeps W, and client i keeps theta_i.
 
   paper     here                    shape
   W         SharedState.weights     [K, M + 1], the last column is the bias

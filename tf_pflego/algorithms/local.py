@@ -1,18 +1,18 @@
-"""Local: each client trains a network of its own, and nothing is sent.
+"""Local: each client trains its own network without communication.
 
 The baseline that any collaboration must beat. Learnt: a network theta_i per client.
 
 A round:
   1. Client i takes local steps of rate beta on its own f_i, from its theta_i, and keeps the result.
 
-Served: theta_i as the client last trained it. Client i keeps theta_i; the server keeps nothing.
+Served: theta_i as the client last trained it. Client i keeps theta_i, and the server keeps nothing.
 
   paper     here                    shape
   theta_i   PersonalState.weights   body and classifier
   beta      client_learning_rate
 
-Differences from the paper: none; PGFed's authors name it only. Participants are drawn as for every
-other method, so that clients train as often.
+Differences from the paper: none, since PGFed's authors only name it. Participants are sampled as
+for every other method, and clients train as often.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class LocalConfig(MiniBatches):
 
 
 class PersonalState(NamedTuple):
-    """The state that client i keeps if it keeps a whole network of its own."""
+    """The state of client i if it keeps its own whole network."""
 
     weights: Weights  # theta_i
 

@@ -1,4 +1,4 @@
-"""MOON: federated averaging whose local features stay near the server network's features.
+"""MOON: federated averaging with local features near the server network's features.
 
 Li, He and Song, "Model-Contrastive Federated Learning", Algorithm 1. Learnt: one network w for all.
 
@@ -6,14 +6,14 @@ A round:
   1. The server sends w to the participants.
   2. Client i trains w_i from w, on mini-batches, on its loss plus mu times the contrastive loss
      -log(e^(s(z, z_w) / tau) / (e^(s(z, z_w) / tau) + e^(s(z, z_i) / tau))), where s is the cosine
-     of two features of the same example: z under w_i, z_w under w, and z_i under the network that
-     the client had when it last took part.
+     of two features of the same example: z under w_i, z_w under w, and z_i under the network of the
+     client's last participation.
   3. It uploads w_i - w, and keeps w_i.
   4. The server moves w by the N_i-weighted mean over the participants, as in FedAvg.
 
 Served: the newest w, the output of Algorithm 1, or w fine-tuned as in FedAvg, on the loss without
-contrast. The server keeps w; client i keeps its last w_i. In its first round there is none: w
-stands for it, and the gradient is FedAvg's.
+contrast. The server keeps w, and client i keeps its last w_i. In its first round w replaces it, and
+the gradient is FedAvg's.
 
   paper    here                    shape
   w        SharedState.weights     body and classifier
@@ -22,8 +22,8 @@ stands for it, and the gradient is FedAvg's.
   tau      contrast_temperature
   z        model.features          [n, M]
 
-Differences from the paper: the features are those before the classifier. The paper's networks have
-two more layers between, a projection head, whose output is what is compared.
+Differences from the paper: the features are the classifier's inputs. The paper's networks have two
+more layers between, a projection head, and compare its output.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ def build_moon(model: SplitModel, config: MoonConfig) -> Algorithm:
     model = model.with_shared_classifier()
 
     def directions(features, batch):
-        """Returns features of norm 1, [n, M]; sequences have only positions with a label."""
+        """Returns features of norm 1, [n, M], for sequences only at labelled positions."""
         return tf.math.l2_normalize(flat(features, batch.labels)[0], axis=1)
 
     def client_update(sent, state, client, round_):

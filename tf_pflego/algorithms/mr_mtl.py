@@ -1,8 +1,8 @@
-"""MR-MTL: a network of its own for each client, all of them held near their mean.
+"""MR-MTL: a network for each client, all of them kept near their mean.
 
 Liu, Hu, Wu and Smith, "On Privacy and Personalization in Cross-Silo Federated Learning",
-mean-regularised multi-task learning, whose idea is Evgeniou and Pontil's. Learnt: a network w_i for
-each client, by min sum_i f_i(w_i) + (lambda / 2) ||w_i - w||^2, where w is their mean.
+mean-regularised multi-task learning, an idea by Evgeniou and Pontil. Learnt: a network w_i for each
+client, by min sum_i f_i(w_i) + (lambda / 2) ||w_i - w||^2, where w is their mean.
 
 A round:
   1. The server sends w to the participants.
@@ -11,7 +11,7 @@ A round:
   3. It keeps the result as its new w_i, and uploads w_i - w.
   4. The server moves w by the N_i-weighted mean over the participants, as in FedAvg.
 
-Served: w_i as the client last left it. The server keeps w; client i keeps w_i.
+Served: the client's last w_i. The server keeps w, and client i keeps w_i.
 
   paper    here                    shape
   w        SharedState.weights     body and classifier
@@ -21,9 +21,10 @@ Served: w_i as the client last left it. The server keeps w; client i keeps w_i.
   B, E     batch_size, local_epochs
   beta     client_learning_rate
 
-Differences from the paper: all clients take part in its rounds; here w is the mean of those that
-do. The authors' program adds to w the mean of what the w_i move, which is the same if all take part
-and start alike. Their noise is for a client's examples; docs/privacy.md has noise on uploads.
+Differences from the paper: all clients participate in its rounds, and here w is the mean of the
+participants. The authors' program adds the mean of the w_i's moves to w, which is the same with
+full participation and equal starts. Their noise is for a client's examples, and docs/privacy.md has
+noise on uploads.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 The function is a builder, `build(model, config)`, which returns an `Algorithm`. The annotation of
 its second parameter is the dataclass of the method's hyper-parameters.
 
-A run keeps a checksum of the builder's source, and goes on with no other method. Code is loaded
+A run keeps a checksum of the builder's source, and continues with no other method. Code is loaded
 only from a file that the user names, and never because the directory of a run names it.
 """
 
@@ -33,7 +33,7 @@ _MODULE = "tf_pflego_own_"  # What the name of a file's module begins with.
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method that a run can train; `build` makes an Algorithm of a model and settings.
+    """A method that a run can train; `build` makes an Algorithm from a model and settings.
 
     `name` is a registered name or, for a user's own method, FILE.py:FUNCTION without the file's
     directory.
@@ -45,7 +45,7 @@ class Method:
     is_own: bool = False  # whether it is the user's own
 
     def checksum(self) -> str:
-        """Returns a checksum of the builder, and of what it uses of its file or notebook cell.
+        """Returns a checksum of the builder, and of its code in the same file or cell.
 
         Comments and layout do not count. If the source is unknown, as in Python's own prompt, this
         raises ValueError.
@@ -98,7 +98,7 @@ def names_file(name: Any) -> bool:
 
 
 def from_file(name: str) -> Method:
-    """Returns the method that FILE.py:FUNCTION names; the file is run, unless it has been."""
+    """Returns the method FILE.py:FUNCTION. The file is run, unless it has been."""
     place, _, function = name.rpartition(":")
     module = module_of(place)
     builder = getattr(module, function, None)
@@ -112,7 +112,7 @@ def from_file(name: str) -> Method:
 
 
 def module_of(place: str, argument: str = "algorithm") -> types.ModuleType:
-    """Returns the module of a user's file, which the `argument` names; see `_run`."""
+    """Returns the module of a user's file, given as the `argument`; see `_run`."""
     path = pathlib.Path(values.path(argument, place)).expanduser()
     try:
         source = path.read_bytes()
@@ -126,7 +126,7 @@ def module_of(place: str, argument: str = "algorithm") -> types.ModuleType:
 
 @functools.cache
 def _run(path, source, argument):
-    """Returns the module of a file. If the file has changed, it is run anew."""
+    """Returns the module of a file. If the file has changed, it is run again."""
     module = types.ModuleType(f"{_MODULE}{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # Dataclasses look for it there.
@@ -144,7 +144,7 @@ def _run(path, source, argument):
 
 
 def failed_when_traced(error: BaseException) -> ValueError | None:
-    """Returns the error that says where a file's method failed; None for a failure elsewhere."""
+    """Returns the error with the place of a failure in a file's method; None for others."""
     modules = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
     files = [one["__file__"] for one in modules if one.get("__name__", "").startswith(_MODULE)]
     if not files:
@@ -159,9 +159,9 @@ def failed_when_traced(error: BaseException) -> ValueError | None:
 
 
 def failed(must: str, file: str, error: BaseException, argument: str = "algorithm") -> ValueError:
-    """Returns the error with which the user's `file` ended, and its line.
+    """Returns the error of the user's `file`, and its line.
 
-    `must` is what was expected of the argument.
+    `must` is the requirement on the argument.
     """
     reason, lines = f"{type(error).__name__}: {error}", []
     if isinstance(error, SyntaxError):
@@ -176,7 +176,7 @@ def failed(must: str, file: str, error: BaseException, argument: str = "algorith
 
 
 def from_builder(builder: Any) -> Method:
-    """Returns the method that a function builds, whose hyper-parameters are made by `setting`."""
+    """Returns the method of a builder, with hyper-parameters made by `setting`."""
     if not inspect.isfunction(builder):
         raise TypeError(
             f"`algorithm` must be a builder, a function {_BUILDER}, or a method's name; got "

@@ -1,20 +1,19 @@
-"""Per-FedAvg: a shared model from which one step makes a good personal one.
+"""Per-FedAvg: a shared model that one step turns into a good personal model.
 
 Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach", Algorithm 1. Learnt: one network w for all, to minimise
 sum_i f_i(w - a grad f_i(w)).
 
 A round:
-  1. The server sends w to the participants; client i sets w_i = w.
-  2. For each mini-batch, of two halves: w' = w_i - a grad f_i(w_i) on the first half, and
-     w_i <- w_i - b (I - a H) grad f_i(w') with grad f_i(w') on the second half. H, the Hessian at
-     w_i, is left out (first order, `meta_gradient` fo), or its product with g = grad f_i(w') is
-     (grad f_i(w_i + d g) - grad f_i(w_i - d g)) / (2 d) (Hessian-free, hf).
+  1. The server sends w to the participants. Client i sets w_i = w.
+  2. For each mini-batch, of two halves: w' = w_i - a grad f_i(w_i) on the first half, and w_i <-
+     w_i - b (I - a H) grad f_i(w') with grad f_i(w') on the second half. H, the Hessian at w_i, is
+     omitted (first order, `meta_gradient` fo), or its product with g = grad f_i(w') is (grad
+     f_i(w_i + d g) - grad f_i(w_i - d g)) / (2 d) (Hessian-free, hf).
   3. It uploads w_i - w, and the server moves w by the N_i-weighted mean, as in FedAvg.
 
 Served: the newest w after one step of rate b on one mini-batch of the client's training examples,
-and after what `fine_tuning_steps` adds to it, as in FedAvg.
-The server keeps w; a client keeps nothing.
+and after any `fine_tuning_steps`, as in FedAvg. The server keeps w, and a client keeps nothing.
 
   paper    here                    shape
   w        SharedState.weights     body and classifier
@@ -22,9 +21,9 @@ The server keeps w; a client keeps nothing.
   b        client_learning_rate
   d        _DIFFERENCE
 
-Differences from the paper: a batch of `batch_size` examples serves both halves; a batch of one
-example serves as both. Products of the Hessian are taken on the second half. The step of
-serving has rate b, as in the program of PGFed's authors (b1d70f7); the paper's objective has a.
+Differences from the paper: a batch of `batch_size` examples has both halves, and a batch of one
+example is both halves. Products of the Hessian are computed on the second half. The step for
+serving has rate b, as in the program of PGFed's authors (b1d70f7). The paper's objective has a.
 """
 
 import dataclasses

@@ -1,23 +1,23 @@
 """pFedFDA: a shared body under a classifier that follows from how its features are distributed.
 
 Mclaughlin and Su, "Personalized Federated Learning via Feature Distribution Adaptation". Features
-of class c are taken for Gaussian with mean mu_c and covariance Sigma; the head is their linear
+of class c are modelled as Gaussian with mean mu_c and covariance Sigma. The head is their linear
 discriminant analysis, with rows Sigma^-1 mu_c and biases log pi_c - mu_c^T Sigma^-1 mu_c / 2, where
 pi_c is the share of the class. Learnt: a body theta, and mu and Sigma for all clients.
 
 A round:
   1. The server sends theta, mu and Sigma. Client i makes its head of mu, Sigma and its pi_i.
-  2. It takes steps on mini-batches on theta alone, under this head, with momentum m.
-  3. It estimates mu_i and Sigma_i from its features, which the new body makes, adds a I to Sigma_i,
-     which keeps it from breaking down where examples are few, and goes the share
-     b_i to these: b_i mu_i + (1 - b_i) mu, and so of Sigma. b_i is the one of 0, 1/4, 1/2, 3/4 and
-     1 that predicts best, each half of its examples from estimates of the other half.
-  4. It uploads by what its body, means and covariance differ from what it was sent.
-  5. The server adds the N_i-weighted means of these. Eigenvalues below 0, to which only noise or
-     attacks on uploads bring Sigma, become 0.
+  2. It takes steps on mini-batches only on theta, under this head, with momentum m.
+  3. It estimates mu_i and Sigma_i from its features under the new body, adds a I to Sigma_i, which
+     stabilises it with few examples, and mixes the share b_i of these in: b_i mu_i + (1 - b_i) mu,
+     and equally for Sigma. b_i is the value among 0, 1/4, 1/2, 3/4 and 1 that predicts best, each
+     half of its examples from estimates of the other half.
+  4. It uploads the differences of its body, means and covariance from the received values.
+  5. The server adds the N_i-weighted means of these. Eigenvalues of Sigma below 0, which only noise
+     or attacks on uploads cause, become 0.
 
-Served: the newest theta under the head of step 3's mixtures, which the client finds with this
-theta, mu and Sigma, also if it never took part. The server keeps these; a client keeps nothing.
+Served: the newest theta under the head of step 3's mixtures, which the client computes with this
+theta, mu and Sigma, also if it is new. The server keeps these, and a client keeps nothing.
 
   paper      here                   shape
   theta      Features.theta         list of the body's weights
@@ -28,10 +28,10 @@ theta, mu and Sigma, also if it never took part. The server keeps these; a clien
   a          covariance_identity    1, as in the authors' program, which has an e of 0.0001
 
 Differences from the paper: b_i is one of five numbers. The authors' program takes it from ten steps
-of L-BFGS, and another one for Sigma; it gathers features during the epochs, here the trained body
-makes them; a mean takes three examples of the class, where here it takes one, and Sigma_i two. With
-fewer, a client has the server's. As there, 0.0001 is added to each pi_c, but not, as there, to each
-entry of Sigma_i.
+of L-BFGS, with a second number for Sigma. It gathers features during the epochs, and here they come
+from the trained body. A mean takes three examples of the class, and here one for a mean and two for
+Sigma_i. With fewer, a client has the server's. As there, 0.0001 is added to each pi_c, but not, as
+there, to each entry of Sigma_i.
 """
 
 from __future__ import annotations

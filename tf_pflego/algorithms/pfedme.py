@@ -4,13 +4,14 @@ Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", 
 one network w for all, and a network theta_i per client near it.
 
 A round:
-  1. The server sends w to the participants; client i sets w_i = theta_i = w.
+  1. The server sends w to the participants. Client i sets w_i = theta_i = w.
   2. For each mini-batch it takes K steps of rate eta_p, with momentum m, on theta_i -> f_i(theta_i)
      + (lambda / 2) ||theta_i - w_i||^2, and then w_i <- w_i - lambda eta (w_i - theta_i).
   3. It uploads w_i - w, and keeps theta_i.
   4. The server sets w <- w + b mean_i (w_i - w), a plain mean.
 
-Served: theta_i of the client's last step 2 (in Algorithm 1). The server keeps w; client i theta_i.
+Served: theta_i of the client's last step 2 (in Algorithm 1). The server keeps w, and client i
+theta_i.
 
   paper     here                          shape
   w         SharedState.weights           body and classifier
@@ -22,11 +23,11 @@ Served: theta_i of the client's last step 2 (in Algorithm 1). The server keeps w
   lambda    envelope_weight
   b         server_mixing
 
-Differences from the paper: the inner problem is solved by K steps from where the last batch left
-theta_i, with a weight decay, as the authors' and PGFed's programs do. They have no momentum, which
-is the default. In the paper and the authors' program (caf24b1) all clients train in each round, of
-which the server averages a sample; here only this trains, and an absentee's theta_i is older. A
-client that has not trained yet is served the newest w, in PGFed's program the first one.
+Differences from the paper: the inner problem is solved by K steps from the last batch's theta_i,
+with a weight decay, as in the authors' and PGFed's programs. They have no momentum, which is the
+default. In the paper and the authors' program (caf24b1) all clients train in each round, and the
+server averages a sample. Here only the sample trains, and an absentee's theta_i is older. A client
+without training is served the newest w, and in PGFed's program the first w.
 """
 
 import dataclasses

@@ -7,7 +7,7 @@ a linear head W_i for each client, by minimising L = sum_i alpha_i l_i(W_i, thet
 A round:
   1. The server sends theta to the participants.
   2. Client i computes its features phi_i = phi(X_i; theta) once.
-  3. It takes tau - 1 full-batch gradient steps on W_i alone, over these features, with rate beta.
+  3. It takes tau - 1 full-batch gradient steps only on W_i, over these features, with rate beta.
   4. At the final W_i it computes the joint gradient (g_W, g_theta) of l_i, and sets
      W_i <- W_i - rho (I/r) g_W.
   5. It uploads alpha_i g_theta. Its examples have passed through the network once forward and once
@@ -16,7 +16,7 @@ A round:
      rate rho.
 
 Served: the newest theta (Algorithm 1's aggregate) with W_i of the client's last step 4. The server
-keeps theta and the optimiser's state; client i keeps W_i.
+keeps theta and the optimiser's state, and client i keeps W_i.
 
   paper    here                          shape
   theta    theta                         list of the body's weights
@@ -31,14 +31,14 @@ keeps theta and the optimiser's state; client i keeps W_i.
 
 Differences from the paper: the one forward pass keeps its activations, where the paper passes
 forward a second time for the same result. Equation 3 scales the head's last step by rho I/r, while
-Proposition 1 needs rho (I/r) alpha_i; `head_step_scale` chooses between them ("algorithm1" and
-"exact"). The steps on W_i may be taken by another solver (`head_solver`), and beta may follow the
+Proposition 1 needs rho (I/r) alpha_i. `head_step_scale` chooses between them ("algorithm1" and
+"exact"). Another solver may take the steps on W_i (`head_solver`), and beta may follow the
 curvature of each client's loss (`client_learning_rate` auto). With the squared error the least loss
 of step 3 is known, and `head_solver` exact takes it: W_i is the ridge regression over phi_i, its
-gradient in W_i is 0, and step 4 leaves it where it is. The loss of a client may count the squared
+gradient in W_i is 0, and step 4 does not change it. The loss of a client may include the squared
 norm of its head (`head_penalty`). In any case step 3 does not raise the client's loss; see
-`models.heads.solvers`. Heads start from 0 where labels are no classes. rho may fall over the rounds
-(`server_schedule`), for the head's last step as for theta's, since both are one step in
+`models.heads.solvers`. Heads start from 0 if labels are no classes. rho may fall over the rounds
+(`server_schedule`), for the head's last step and for theta's step, since both are one step in
 Proposition 1. The limit of an automatic beta does not fall.
 """
 

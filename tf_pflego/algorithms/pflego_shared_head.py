@@ -1,35 +1,34 @@
 """PFLEGO with a shared head: each client follows the head of all by a gate, and corrects it.
 
-An extension of PFLEGO (see `pflego`) that is not in its paper. PFLEGO's heads learn from the
-examples of their own client alone, which is not enough where a client holds many classes. Here all
-clients also share a head V with a row for each class of the dataset. The head of client i is W_i =
-g_i S_i V + U_i, where S_i picks the rows of its classes, the gate g_i in [0, 1] says how far it
+An extension of PFLEGO (see `pflego`) that is not in its paper. PFLEGO's heads learn only from the
+examples of their own client, which is not enough for a client with many classes. Here all clients
+also share a head V with a row for each class of the dataset. The head of client i is W_i = g_i S_i
+V + U_i, where S_i selects the rows of its classes, the gate g_i in [0, 1] decides how far it
 follows them, and the correction U_i is its own. Learnt: theta, V, U_i and g_i, by a step in round t
 on F_t(theta, V, U, g) = sum_i alpha_i [l_i(W_i, theta) + (lambda_i/2) |U_i|^2].
 
 A round:
   1. The server sends theta and V to the participants.
-  2. Client i computes its features phi_i = phi(X_i; theta) and the logits of S_i V once. The lower
-     its loss with these, the less is left to correct, and the larger is its penalty of the
-     correction: lambda_i = lambda max(1, l_i(0) / l_i(S_i V))^p. It is lambda if labels are no
-     classes, and in rounds of several exchanges, whose earlier ones fit V to the participants.
-  3. It takes tau - 1 steps on U_i and g_i alone, with the rate
-     beta_i = min(beta, 2 / (A_i + 2 lambda)), where A_i is the mean of |(phi, 1)|^2 (half of it for
-     several labels, twice it for quantities). Each follows the gradient of l_i; U_i is then divided
-     by 1 + beta_i lambda_i, and g_i kept in [0, 1]. Together they do not raise the client's part of
-     F_t; see `models.heads.corrected`.
+  2. Client i computes its features phi_i = phi(X_i; theta) and the logits of S_i V once. A lower
+     loss with these leaves less to correct, and raises its penalty of the correction: lambda_i =
+     lambda max(1, l_i(0) / l_i(S_i V))^p. It is lambda if labels are no classes, and in rounds of
+     several exchanges, since the earlier exchanges fit V to the participants.
+  3. It takes tau - 1 steps only on U_i and g_i, with the rate beta_i = min(beta, 2 / (A_i + 2
+     lambda)), where A_i is the mean of |(phi, 1)|^2 (half of it for several labels, twice it for
+     quantities). Each follows the gradient of l_i, then divides U_i by 1 + beta_i lambda_i and
+     keeps g_i in [0, 1]. The client's part of F_t does not rise; see `models.heads.corrected`.
   4. At these U_i and g_i it computes the joint gradient of l_i in theta, V and U_i, and takes one
-     more step on U_i alone.
+     more step only on U_i.
   5. It uploads alpha_i times the gradients in theta and V, after one pass forward and one backward.
   6. The server gives (I/r) times the sums over the participants to one optimiser of rate rho, by
      default Muon, and takes a share d of theta and V from them (decoupled weight decay).
 
-The U_i, g_i and lambda_i of step 4 depend on client i alone, not on who else takes part. So the
-expectation of what the server is given is the gradient of F_t in theta and V at these, as in
-Proposition 1 of PFLEGO. docs/method_note.md has the proof, and why there is decay.
+The U_i, g_i and lambda_i of step 4 depend only on client i, and not on the other participants. The
+expectation of the server's sum is therefore the gradient of F_t in theta and V at these, as in
+Proposition 1 of PFLEGO. docs/method_note.md has the proof, and the reason for the decay.
 
 Served: the newest theta under g_i S_i V + U_i with the newest V and the client's last g_i and U_i.
-The server keeps theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
+The server keeps theta, V and the optimiser's state, and client i keeps U_i, g_i and its classes.
 
   symbol   here                        shape
   theta    Weights.theta               list of the body's weights
@@ -46,13 +45,14 @@ The server keeps theta, V and the optimiser's state; client i keeps U_i, g_i and
   alpha_i  client.client_weight        []
   I/r      round_.participation_scale  []
 
-Clients upload the gradient of all C rows of V, 0 for classes among which they do not predict. The
-server gets the sum alone: one client's would show its classes (docs/methods.md). `gate`,
-`correction` and `rate_cap` are to be compared; if `rate_cap` is none, step 4 can raise F_t.
+Clients upload the gradient of all C rows of V, with 0 for classes that they do not predict. The
+server gets only the sum, since a single client's gradient would show its classes (docs/methods.md).
+`gate`, `correction` and `rate_cap` are for comparisons. If `rate_cap` is none, step 4 can raise
+F_t.
 
-Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i; U_i is penalised; the
-last step on U_i has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by the
-curvature, and there is no other solver; by default the server has Muon and weight decay.
+Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i, and U_i is penalised.
+The last step on U_i has the rate of the earlier steps, where PFLEGO's has rho I/r. beta is limited
+by the curvature, and there is no other solver. By default the server has Muon and weight decay.
 """
 
 from __future__ import annotations

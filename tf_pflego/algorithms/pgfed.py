@@ -5,9 +5,9 @@ Learning", Algorithm 1. Learnt: one network theta for all, a network theta_i per
 matrix A, where client i minimises f_i(theta_i) + mu sum_j a_ij f_j(theta_i). The risk f_j is known
 to first order at theta_j: f_j(theta_i) ~ f_j(theta_j) + <grad_j, theta_i - theta_j>.
 
-A round, in which j stands for the participants of the last round:
-  1. The server sends theta, g- = mu mean_j grad_j and the scalars g1_j to all participants, and to
-     client i alone g~ = mu sum_j a_ij grad_j and a_i.
+A round, where j runs over the participants of the last round:
+  1. The server sends theta, g- = mu mean_j grad_j and the scalars g1_j to all participants, and
+     only to client i g~ = mu sum_j a_ij grad_j and a_i.
   2. Client i sets theta_i = theta. For each mini-batch, theta_i moves along grad f_i + g~ (SGD of
      rate eta1 with momentum), and a_ij <- max(0, a_ij - eta2 (g1_j + <g-, theta_i>)) with theta_i
      as it was before the batch.
@@ -15,7 +15,7 @@ A round, in which j stands for the participants of the last round:
      and g1_i = mu (f_i(theta_i) - <grad_i, theta_i>).
   4. The server moves theta by the N_i-weighted mean, and keeps a_i, mu grad_i and g1_i.
 
-Served: theta_i of the client's last step 3 (Algorithm 1, lines 19 and 22); theta before its first.
+Served: theta_i of the client's last step 3 (Algorithm 1, lines 19 and 22), theta before its first.
 The first round has no j, and is FedAvg's. The server keeps theta, A and the last mu grad_j, g1_j.
 
   paper           here                        shape
@@ -26,8 +26,8 @@ The first round has no j, and is FedAvg's. The server keeps theta, A and the las
   g~, g-          others, mean_gradient       as theta
   mu, eta1, eta2  risk_weight, client_learning_rate, risk_learning_rate
 
-Differences from the paper: the paper moves theta_i before A, its authors' program as here. Momentum
-starts anew in each round. `pgfedmo` and `pgfed_ce` are variants.
+Differences from the paper: the paper moves theta_i before A, and its authors' program as here.
+Momentum starts at 0 in each round. `pgfedmo` and `pgfed_ce` are variants.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ClientState(NamedTuple):
 
 
 def offsets_of_all(server: ServerState, offsets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns [I] the last participants' offsets [c] by client, and [I] who these clients are."""
+    """Returns [I] the last participants' offsets [c] by client, and [I] whether a client is one."""
     return server.last.by_client((offsets, tf.ones_like(offsets)), server.risk_weights.shape[0])
 
 

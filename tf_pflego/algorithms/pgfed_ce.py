@@ -2,8 +2,8 @@
 
 Luo, Mendieta, Chen and Wu, "PGFed: Personalize Each Client's Global Objective for Federated
 Learning", appendix D. It is PGFed, except that the server computes mu <grad_j, theta>, one scalar
-for each participant j of the last round, which stands in the place of <g-, theta_i> while client i
-trains. g- is not sent: two models go down, and not three.
+for each participant j of the last round, which replaces <g-, theta_i> while client i trains. g- is
+not sent: two models go down instead of three.
 
 Both approximate mu <grad_j, theta_i>. PGFed follows theta_i from batch to batch, but has the mean
 of the gradients for each j. PGFed-CE has the gradient of j, but theta for theta_i. They agree if

@@ -1,15 +1,15 @@
-"""PGFedMo: PGFed whose clients remember what they were told of the others' risks.
+"""PGFedMo: PGFed with clients that remember the gradients of the other clients' risks.
 
 Luo, Mendieta, Chen and Wu, "PGFed: Personalize Each Client's Global Objective for Federated
-Learning", section 4.4. It is PGFed, except that in step 2 client i first mixes the g~ that it kept
-from its last round into the one that it is sent, g~ <- (1 - b) g~ + b g~_i, uses the result and
-keeps it. With b = 0 it is PGFed.
+Learning", section 4.4. It is PGFed, except that in step 2 client i first mixes the g~ of its last
+round into the received g~, g~ <- (1 - b) g~ + b g~_i, uses the result and keeps it. With b = 0 it
+is PGFed.
 
-Served: theta_i, as in `pgfed` (Algorithm 1, lines 19 and 22). Beside it, client i keeps g~_i:
+Served: theta_i, as in `pgfed` (Algorithm 1, lines 19 and 22). Client i also keeps g~_i:
 `ClientState.risk_gradient`, 0 at first. b is `risk_momentum`. Everything else is in `pgfed`.
 
-Differences from the paper: as for `pgfed`. PGFed's program (b1d70f7) keeps the first g~_i whole,
-which here is mixed with 0, and so has a share of 1 - b.
+Differences from the paper: as for `pgfed`. PGFed's program (b1d70f7) keeps the first g~_i whole.
+Here it is mixed with 0 and therefore has a share of 1 - b.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""SCAFFOLD: FedAvg whose steps are corrected by control variates, against the clients' drift.
+"""SCAFFOLD: FedAvg with steps that are corrected by control variates, against clients' drift.
 
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", Algorithm 1
 with option II. Learnt: one network x for all.
@@ -12,9 +12,9 @@ A round:
   4. The server sets x <- x + eta_g mean_i (y_i - x) over the participants, a plain mean, and
      c <- c + (1 / I) sum_i (c_i+ - c_i), so that c stays the mean over all I clients.
 
-Served: the newest x (Algorithm 1, line 17), to all clients alike, or fine-tuned as in FedAvg. The
-server keeps x and C = I c, the sum of all c_i, so that clients may join; client i keeps c_i. The
-server does not know, and cannot take back, the c_i of clients that leave.
+Served: the newest x (Algorithm 1, line 17), to all clients, or fine-tuned as in FedAvg. The server
+keeps x and C = I c, the sum of all c_i, which lets clients join, and client i keeps c_i. The server
+does not know, and cannot subtract, the c_i of clients that leave.
 
   paper    here                      shape
   x        ServerState.weights       body and classifier
@@ -25,8 +25,8 @@ server does not know, and cannot take back, the c_i of clients that leave.
   eta_g    server_learning_rate      1 by default
   N        round_.num_clients
 
-Differences from the paper: momentum, which it has not and which is 0 by default, lets K be the sum
-of what the gradients count, so that c_i stays their mean. The server may have other optimisers.
+Differences from the paper: momentum, which it does not have and which is 0 by default, makes K the
+sum of the gradients' weights, and c_i stays their mean. The server may have other optimisers.
 """
 
 import dataclasses
