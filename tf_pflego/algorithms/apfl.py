@@ -48,7 +48,7 @@ class ApflConfig(AveragingServer, MiniBatches):
     momentum: float = settings.momentum(0.0)
     mixing: float = settings.setting(
         0.5,
-        "a, share of its own model in what serves a client of APFL; in [0, 1]",
+        "a, share of its own model in the mixture that a client of APFL uses; in [0, 1]",
         at_least=0,
         at_most=1,
     )

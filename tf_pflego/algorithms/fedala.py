@@ -55,7 +55,7 @@ class FedAlaConfig(AveragingServer, MiniBatches):
     momentum: float = settings.momentum(0.0)
     mixed_tensors: int = settings.setting(
         1,
-        "p, how many of the last weight tensors a client of FedALA mixes; at most all",
+        "p, number of the last weight tensors that a client of FedALA mixes, at most all",
         at_least=1,
     )
     mixing_share: float = settings.setting(

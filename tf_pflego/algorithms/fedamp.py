@@ -49,12 +49,12 @@ class FedAmpConfig(MiniBatches):
     proximal_weight: float = settings.proximal_weight()
     attention: float = settings.setting(
         0.5,
-        "a, largest weight of all others in the model that FedAMP sends a client; in [0, 1]",
+        "a, largest weight of all other clients in FedAMP's model for a client; in [0, 1]",
         at_least=0,
         at_most=1,
     )
     attention_width: float = settings.setting(
-        25.0, "sigma, squared distance at which FedAMP's attention falls to 1/e", above=0
+        25.0, "sigma, squared distance where FedAMP's attention is 1/e", above=0
     )
 
 

@@ -53,8 +53,8 @@ class FedAvgConfig(AveragingServer, StepsOrMiniBatches, ServesOneNetwork):
 
     batch_statistics: str = settings.setting(
         OWN,
-        "with which statistics batch normalisation predicts: those of the client's own examples, "
-        "or the mean of what the last participants had, as FedAvg's weights are (shared)",
+        "statistics of batch normalisation in predictions: of the client's own examples, or the "
+        "mean of the last participants' statistics, averaged like FedAvg's weights (shared)",
         choices=(OWN, SHARED),
     )
 

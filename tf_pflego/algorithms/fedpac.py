@@ -60,7 +60,7 @@ class FedPacConfig(AveragingServer, MiniBatches):
     momentum: float = settings.momentum(0.5)
     head_epochs: int = settings.head_epochs(1)
     centroid_weight: float = settings.setting(
-        1.0, "lambda, how much FedPAC holds features near the centroids of classes", at_least=0
+        1.0, "lambda, pull of FedPAC's features towards the centroids of classes", at_least=0
     )
 
 

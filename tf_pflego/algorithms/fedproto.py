@@ -50,10 +50,10 @@ class FedProtoConfig(MiniBatches):
         1.0, "lambda, weight of the squared distance to the prototypes in FedProto", at_least=0
     )
     prototype_mean: str = settings.setting(
-        "clients", "what counts alike in a prototype of FedProto", choices=("clients", "examples")
+        "clients", "equal weights in FedProto's prototypes", choices=("clients", "examples")
     )
     predicts_by: str = settings.setting(
-        "prototypes", "by what clients of FedProto predict", choices=("prototypes", "classifier")
+        "prototypes", "predictor of FedProto's clients", choices=("prototypes", "classifier")
     )
 
 

@@ -49,8 +49,8 @@ class FedReconConfig(ServerSettings):
     client_learning_rate: float = settings.client_learning_rate()
     head_start: str = settings.setting(
         "kept",
-        "where a participant's head starts: where its last round left it (kept) or from a new "
-        "random head (anew)",
+        "start of a participant's head: the end of its last round (kept) or a new random head "
+        "(anew)",
         choices=("kept", "anew"),
     )
 

@@ -53,7 +53,7 @@ class FedRepConfig(AveragingServer, StepsOrMiniBatches):
 
     body_steps: int = settings.setting(
         5,
-        "e, how many of FedRep's full-batch steps are on the body; they come last (at most all)",
+        "e, number of FedRep's full-batch steps on the body, which come last (at most all)",
         at_least=0,
         read_with=FULL_BATCHES,
     )

@@ -53,7 +53,7 @@ class IfcaConfig(StepsOrMiniBatches):
     """Hyper-parameters of IFCA."""
 
     num_clusters: int = settings.setting(
-        2, "k, how many networks IFCA learns, one for each cluster of clients", at_least=1
+        2, "k, number of networks that IFCA learns, each for a cluster of clients", at_least=1
     )
 
 

@@ -82,7 +82,7 @@ class PflegoSharedHeadConfig(Exchanges, optimizers.ServerSettings):
     )
     penalty_growth: float = settings.setting(
         2.0,
-        "p, by what lambda grows with what V knows, if a round has one exchange",
+        "p, exponent of the growth of lambda with V's knowledge, in rounds with a single exchange",
         at_least=0,
         read_with=({"correction": ("learnt",)}, {"exchanges_per_round": (1,)}),
         off=0.0,

@@ -50,9 +50,9 @@ class PGFedConfig(AveragingServer, MiniBatches):
     """Hyper-parameters of PGFed."""
 
     tables: ClassVar = {"risk_weights": ("client", "other", "weight")}
-    risk_weight: float = settings.setting(0.1, "mu, weight of the others' risks", at_least=0)
+    risk_weight: float = settings.setting(0.1, "mu, weight of other clients' risks", at_least=0)
     risk_learning_rate: float = settings.setting(
-        0.01, "eta2, learning rate of the weights of the others' risks", at_least=0
+        0.01, "eta2, learning rate of the weights of other clients' risks", at_least=0
     )
 
 

@@ -26,8 +26,8 @@ class Exchanges(settings.HyperParameters):
     )
     exchange_examples: str = settings.setting(
         "all",
-        "on what a participant works in each exchange: all its examples, or a part, which is one "
-        "in exchanges_per_round, drawn anew",
+        "a participant's examples in each exchange: all, or a random part, which is the fraction 1 "
+        "/ exchanges_per_round",
         choices=("all", "part"),
         read_with={"exchanges_per_round": None},
     )

@@ -217,7 +217,7 @@ server_optimizer = settings.shared(
 )
 server_learning_rate = settings.shared(
     0.001,
-    "rho, (base) learning rate of the server's optimiser; auto for 1 with sgd and 0.01 with others",
+    "rho, (base) learning rate of the server's optimiser; auto means 1 with sgd and 0.01 otherwise",
     above=0,
     words=("auto",),
     taken=(),
@@ -230,8 +230,8 @@ server_schedule = settings.shared(
 )
 server_weight_decay = settings.shared(
     0.0,
-    "share of the shared weights that the server takes from them in each round, times what "
-    "server_schedule gives",
+    "share of the shared weights that the server subtracts in each round, times server_schedule's "
+    "factor",
     at_least=0,
 )
 
@@ -265,7 +265,7 @@ class ServerSettings(settings.HyperParameters):
     server_weight_decay: float = server_weight_decay()
     schedule_rounds: int = settings.setting(
         0,
-        "T of the schedule of rho; 0 for the rounds of the run, which may not be more",
+        "T of the schedule of rho, at least the rounds of the run; 0 for the rounds of the run",
         at_least=0,
         read_with={"server_schedule": SCHEDULES[1:]},
     )

@@ -35,9 +35,7 @@ class Options(StoredRunOptions):
     """Which run is tried, and how."""
 
     canaries: int = setting(200, "clients that upload random directions", at_least=1)
-    confidence: float = setting(
-        0.95, "with which the lower bound on epsilon is one", above=0, below=1
-    )
+    confidence: float = setting(0.95, "confidence of the lower bound on epsilon", above=0, below=1)
 
     def __post_init__(self):
         super().__post_init__()

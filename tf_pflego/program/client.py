@@ -35,9 +35,9 @@ class Options(flags.VerbOptions):
     """The client, its federation and its data."""
 
     definition: str = setting(
-        "", "file from the server that says what the federation is", is_path=True
+        "", "the server's file with the definition of the federation", is_path=True
     )
-    name: str = setting("", "which of the federation's clients this one is")
+    name: str = setting("", "name of this client in the federation")
     data: str = setting(
         "",
         f"file with the arrays {', '.join(ARRAYS)}; labels are the numbers of the federation's "
@@ -46,35 +46,34 @@ class Options(flags.VerbOptions):
     )
     table: str = setting(
         "",
-        "file of the client's rows, .csv, .tsv or .parquet, in place of data; the definition says "
-        "which columns are read",
+        "file of the client's rows, .csv, .tsv or .parquet, instead of data; the definition lists "
+        "the columns",
         is_path=True,
     )
     missing: str = setting(
         "refuse",
-        "rows of table that lack a value: refuse or drop; the definition says whether missing "
-        "values are filled instead",
+        "treatment of rows with missing values: refuse or drop, unless the definition fills "
+        "missing values",
         choices=("refuse", "drop"),
     )
     network: str = setting(
-        "", "Keras file of the network, if the definition asks for one", is_path=True
+        "", "Keras file of the network, if the definition needs it", is_path=True
     )
     state_dir: str = setting(
         "",
-        "the client's own directory, which holds all that it needs to go on: definition, name and "
-        "data may be left out then",
+        "the client's own directory; once it exists, definition, name and data are not needed",
         is_path=True,
     )
     most_epsilon: float = setting(
         0.0,
-        "largest epsilon, after all rounds, of a federation that the client agrees to; others, and "
-        "those without differential privacy, are refused; 0 for any",
+        "largest epsilon, after all rounds, of a federation that the client joins; federations "
+        "without differential privacy are rejected too; 0 for any",
         at_least=0,
     )
     consent: str = setting(
         "ask",
-        "how it is agreed to what will be sent: by an answer at the terminal (ask), or beforehand, "
-        "so that it is only written (log)",
+        "form of the consent: an answer at the terminal (ask), or given beforehand and only logged "
+        "(log)",
         choices=("ask", "log"),
     )
     check: bool = setting(

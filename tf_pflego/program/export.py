@@ -23,16 +23,17 @@ class Options(RunOptions):
     """The models to export, and their format."""
 
     clients: str = setting(
-        "all", "which clients: their numbers such as 3,7, or all, or worst:10, those served worst"
+        "all", "clients to export: their numbers such as 3,7, or all, or worst:10 for the ten worst"
     )
     shared_body: bool = setting(
-        False, "write the body once, and the heads as one array, for thousands of clients"
+        False, "write the body once and the heads as an array, for thousands of clients"
     )
-    learning: bool = setting(True, "write what lets SavedModel and TFLite files learn on")
+    learning: bool = setting(
+        True, "write the functions for on-device training of SavedModel and TFLite files"
+    )
     quantize: str = setting(
         "none",
-        "how TFLite holds the weights that do not learn on; how good a model is before and after "
-        "is shown",
+        "format of TFLite's frozen weights; the accuracy before and after is shown",
         choices=exportable.QUANTIZATIONS,
     )
 

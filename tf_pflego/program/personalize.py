@@ -30,13 +30,15 @@ class Options(RunOptions):
     """The clients that learn on, and how."""
 
     output_dir: str = setting(
-        "", "a new directory for the clients' models and the table; empty for none", is_path=True
+        "",
+        "a new directory for the clients' models and the table; empty to write none",
+        is_path=True,
     )
     data: str = setting(
         "",
-        "a file for each new client, with commas between: .npz with the arrays train_examples, "
-        "train_labels, test_examples and test_labels; examples as the run's data, labels the "
-        "numbers of the dataset's classes; the file's name is the client's",
+        "a file for each new client, separated by commas: .npz with the arrays train_examples, "
+        "train_labels, test_examples and test_labels. Examples are as in the run's data, and "
+        "labels are the numbers of the dataset's classes. The file's name is the client's name",
     )
     table: str = setting(
         "",
@@ -46,15 +48,13 @@ class Options(RunOptions):
     steps: int = setting(50, "steps over all examples", at_least=0)
     learning_rate: float | str = setting(
         AUTO,
-        "learning rate of the steps; methods that train the whole network need a number",
+        "learning rate of the steps, required for methods that train the whole network",
         above=0,
         words=(AUTO,),
     )
-    shots: str = setting(
-        "1,5,10,all", "how many examples of each class the clients are given; each is a row"
-    )
-    draws: int = setting(5, "how many times these are drawn", at_least=1)
-    seed: int = setting(0, "seed of the draws", at_least=0)
+    shots: str = setting("1,5,10,all", "numbers of examples per class for the clients, each a row")
+    draws: int = setting(5, "number of random repetitions", at_least=1)
+    seed: int = setting(0, "seed of the random examples", at_least=0)
 
     def __post_init__(self):
         super().__post_init__()

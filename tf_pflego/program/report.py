@@ -25,15 +25,14 @@ class Options(flags.VerbOptions):
 
     output: str = setting(
         "",
-        "the page, report.html if it is left out; or in another format the directory of figures, "
-        "report if it is left out; files that are there are replaced if the same runs made them",
+        "the page, by default report.html, or in another format the directory of figures, by "
+        "default report; existing files are replaced only if they show the same runs",
         is_path=True,
     )
     format: str = setting("html", "a page, or figures for a paper", choices=FORMATS)
     reference: str = setting(
         "",
-        "the run that the clients of the others are compared with; empty for the first that has "
-        "ended",
+        "run for the comparison of clients; empty for the first that has ended",
         is_path=True,
     )
 

@@ -27,11 +27,9 @@ class StoredRunOptions(VerbOptions):
     run: str = setting("", "output directory of the run, or state_dir of a client", is_path=True)
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
     algorithm: str = setting(
-        "", "FILE.py:FUNCTION of the run's method, if it is one of your own; its code is loaded"
+        "", "FILE.py:FUNCTION of the run's method, if it is your own; loads its code"
     )
-    network: str = setting(
-        "", "FILE.keras of the run's network, if it is one of your own", is_path=True
-    )
+    network: str = setting("", "FILE.keras of the run's network, if it is your own", is_path=True)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Any]:
@@ -61,14 +59,15 @@ class RunOptions(StoredRunOptions):
 
     output_dir: str = setting("", "a new directory for the files", is_path=True)
     overwrite: bool = setting(
-        False, "replace the earlier export that the output directory holds, when the new is whole"
+        False, "replace an earlier export in the output directory when the new export is whole"
     )
     format: str = setting(
         "savedmodel",
-        "what the models are written as: SavedModel and TFLite learn on, Keras only serves",
+        "format of the models: SavedModel and TFLite support on-device training, Keras only "
+        "predictions",
         choices=exportable.FORMATS,
     )
-    model: str = setting("", "which of the models that the method serves; empty for the first")
+    model: str = setting("", "name of a model, if the method has several; empty for the first")
 
 
 def refuse_own(run: Any, name: str, in_python: str) -> None:

@@ -26,10 +26,10 @@ class Options(flags.VerbOptions):
     define: str = setting(
         "", "write the definition of the federation to this file, and end", is_path=True
     )
-    name: str = setting("", "what the federation is called; empty for what its data are called")
+    name: str = setting("", "name of the federation; empty for the name of its data")
     sample: str = setting(
         "",
-        "an .npz file like those of the sites, which stands in for their data in place of a "
+        "an .npz file in the format of the sites' files, which represents their data instead of a "
         "dataset; its examples may be made up",
         is_path=True,
     )

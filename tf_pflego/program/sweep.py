@@ -54,36 +54,34 @@ class Options(program_flags.VerbOptions):
     seeds: str = setting("0", "seeds of the runs that are reported, as 0,1,2")
     choose: str = setting(
         experiments.CHOICES[0],
-        "by what hyper-parameters are chosen: how good all clients are in the mean on validation "
-        "examples, or none, with which each value is reported",
+        "criterion of the choice: the mean over clients on validation examples, or none to report "
+        "each value",
         choices=experiments.CHOICES,
     )
     tuning_seeds: str = setting("1000", "seeds of the runs that a choice is made by")
     tuning_rounds: int = setting(
-        0, "rounds of the runs that a choice is made by; 0 for as many as are reported", at_least=0
+        0, "rounds of the tuning runs; 0 for the rounds of the reported runs", at_least=0
     )
     trials: int = setting(
         0,
-        "how many settings of each cell are tried, which a range needs; 0 for as many as the "
-        "smallest list has",
+        "number of settings tried per cell, required for a range; 0 for the size of the smallest "
+        "list",
         at_least=0,
     )
-    reference: str = setting(
-        "", "method that others are compared with; if left out, local or else the first"
-    )
+    reference: str = setting("", "method for comparisons; by default local, or else the first")
     where: str = setting(
         "",
-        "which cells are run: those with these settings, as algorithm=pflego,fedrep; or, as "
-        "name=PATTERN, those with such names",
+        "cells to run: with these settings, as algorithm=pflego,fedrep, or with matching names, as "
+        "name=PATTERN",
     )
     jobs: int = setting(1, "how many runs go on side by side", at_least=1, at_most=1000)
-    ray_address: str = setting(
-        "", "address of a running Ray cluster, or auto, whose nodes make the runs"
+    ray_address: str = setting("", "address of a running Ray cluster for the runs, or auto")
+    list: bool = setting(False, "list the cells and their finished runs, without running any")
+    show: bool = setting(False, "show the tables of the finished runs, without running any")
+    redraw: bool = setting(
+        False, "write tables and figures of the finished runs, without running any"
     )
-    list: bool = setting(False, "list the cells and what is done, and run nothing")
-    show: bool = setting(False, "show the tables of what is done, and run nothing")
-    redraw: bool = setting(False, "write tables and figures of what is done, and run nothing")
-    flags: bool = setting(False, "show the flag files of single runs, and run nothing")
+    flags: bool = setting(False, "show the flag files of single runs, without running any")
 
 
 def define_flags(flag_values, arguments) -> None:

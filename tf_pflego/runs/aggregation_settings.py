@@ -29,8 +29,8 @@ class PrivacySettings:
 
     dp_epsilon: float = setting(
         0.0,
-        "epsilon of user-level differential privacy after the last round, for which the noise is "
-        "found; 0 for none",
+        "epsilon of user-level differential privacy after the last round, which determines the "
+        "noise; 0 for none",
         at_least=0,
     )
     dp_delta: float = setting(
@@ -43,16 +43,16 @@ class PrivacySettings:
     )
     dp_mechanism: str = setting(
         accounting.MECHANISMS[0],
-        "noise: drawn anew in each round (gaussian), correlated over rounds, for "
+        "noise: independent in each round (gaussian), correlated over rounds, for "
         "--participation=cyclic (banded), added by clients to integers of secure sums (skellam) or "
-        "by each client to an upload that the server sees (local)",
+        "by each client to its own upload (local)",
         choices=accounting.MECHANISMS,
         read_with=_IF_PRIVATE,
     )
     clip_norm: float = setting(
         privacy.ADAPTIVE,
         "largest norm of an upload, for privacy, secure sums and --robust_sum=norm_bound; adaptive "
-        "for one that follows the median of the norms, for --dp_mechanism=gaussian alone",
+        "to follow the median of the norms, only for --dp_mechanism=gaussian",
         above=0,
         words=(privacy.ADAPTIVE,),
         read_with=_IF_PRIVATE | {"secure_sum_bits": None, "robust_sum": (robust.NORM_BOUND,)},
@@ -72,15 +72,15 @@ class UploadSettings:
 
     compression: str = setting(
         NONE,
-        "how uploads are made smaller: rounded at random to a few bits (quantized:8), a random "
-        "share of the numbers (masked:0.01) or the largest ones, the rest later (top_k:0.01); or "
-        "none",
+        "compression of uploads: numbers rounded at random to a few bits (quantized:8), a random "
+        "share of the numbers (masked:0.01) or the largest numbers first and the rest later "
+        "(top_k:0.01); or none",
     )
     robust_sum: str = setting(
         NONE,
-        "what takes the place of the mean over participants: the mean of uploads of a bounded norm "
-        "(norm_bound), or what few wrong ones cannot move far, of each number (median, or without "
-        "a share at each end: trimmed_mean:0.1) or of whole uploads (geometric_median); or none",
+        "replacement of the mean over participants: the mean of uploads of a bounded norm "
+        "(norm_bound), the median of each number (median), its mean without a share at each end "
+        "(trimmed_mean:0.1) or the geometric median of whole uploads (geometric_median); or none",
     )
     attack: str = _here(
         NONE,

@@ -140,18 +140,18 @@ class TaskSettings:
 
     statistics: str = setting(
         "",
-        "what a test counts, separated by commas, first what is shown; empty for what the task "
-        "counts by itself, such as accuracy",
+        "statistics of a test, separated by commas, with the shown statistic first; empty for the "
+        "task's own, such as accuracy",
     )
     standardize_labels: bool = setting(
         True,
-        "learn quantities less their mean and over their deviation, which follow from sums over "
-        "all clients; predictions and errors are in the units of the labels all the same",
+        "train on standardised quantities, with mean and deviation from sums over all clients; "
+        "predictions and errors have the units of the labels",
     )
     huber_delta: float = setting(
         0.0,
-        "from which error on, in what is learnt, the loss of a quantity grows linearly and not by "
-        "the square; 0 for nowhere",
+        "error, in standardised units, where the loss of a quantity changes from quadratic to "
+        "linear growth; 0 for never",
         at_least=0,
     )
 
@@ -192,7 +192,7 @@ class FederationSettings:
         "0 for 20, or for all clients if there are fewer",
         at_least=0,
     )
-    participation: str = setting("fixed", "how participants are drawn", choices=PARTICIPATIONS)
+    participation: str = setting("fixed", "sampling of participants", choices=PARTICIPATIONS)
     clients_per_round_range: str = setting(
         "",
         "least and most participants per round, as least,most, for --participation=range",
@@ -200,14 +200,14 @@ class FederationSettings:
     )
     dropout_rate: float = setting(
         0.0,
-        "probability in [0, 1) with which each client that is drawn drops out before it reports; "
-        "gradients are scaled by I / (r (1 - dropout_rate)) then",
+        "probability in [0, 1) that a sampled client drops out before it reports; gradients are "
+        "then scaled by I / (r (1 - dropout_rate))",
         at_least=0,
         below=1,
     )
     seed: int = setting(
         0,
-        "seed of the run, from which all random draws follow",
+        "seed of the run for all random values",
         at_least=0,
         at_most=values.SEED_LIMIT,
         role=Role.ALIKE | Role.SWEEP,
@@ -272,8 +272,8 @@ class PlaceSettings:
     )
     activation_gigabytes: float = setting(
         2.0,
-        "memory for the activations of all clients that run at once; if they do not fit, examples "
-        "pass through the network in blocks",
+        "memory for the activations of all clients that run in parallel; larger activations pass "
+        "through the network in blocks",
         above=0,
     )
     compile: str = _here(

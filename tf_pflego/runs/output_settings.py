@@ -33,9 +33,9 @@ class OutputSettings:
     )
     start_from: str = setting(
         "",
-        "output directory of an earlier run, such as last month's: begin with what its server and "
-        "its clients of the same names had learnt, with its preprocessing and classes, and with "
-        "its flags where they are left out",
+        "output directory of an earlier run, such as last month's: start from its server's state "
+        "and its clients' states by name, with its preprocessing and classes, and with its values "
+        "of missing flags",
         is_path=True,
         role=Role.HERE,
     )
