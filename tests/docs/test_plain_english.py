@@ -1,4 +1,8 @@
-"""Sentences of pages and docstrings begin with their subject, as CONTRIBUTING.md asks."""
+"""Pages and docstrings are in plain English, as CONTRIBUTING.md asks.
+
+No sentence begins with What, Who or Of, and none has `that of`. Of words and signs that make a text
+hard to read, a page or a room has a few in a thousand words.
+"""
 
 import ast
 import re
@@ -14,6 +18,20 @@ NO_PROSE = re.compile(r"```.*?```|`[^`]+`|<!--.*?-->|^#.*?$|\*\*[^*]+\.\*\*", re
 ENDS = re.compile(r"[.:;!?]\**\s+|\n\s*\n|\n\s*(?:[*-]|\d+\.)\s|\|")
 BACKWARDS = re.compile(r"(?:By what|With what|What|Who|Whom|Whoever|Of)\b(?!.*\?)", re.DOTALL)
 POINTING = re.compile(r"\b(?:that|those)\s+of\b")
+# Pronouns behind prepositions, words for people or things without a noun, old or private words, and
+# signs that join sentences.
+HARD = re.compile(
+    r"\b(?:(?:at|by|for|from|in|of|to|under|with)\s+which|whose|whom|who|whoever|what|whatever|nobody"
+    r"|nothing|so|alone|alike|anew|beside|likewise|holds?|held|stands?|stood|says?|said|tells?|told"
+    r"|dealt|drawn|takes?\s+part|took\s+part|leaves?\s+out|left\s+out|goes?\s+on|ends?\s+with"
+    r"|(?:and|but|or)\s+(?:no|none|not))\b|;",
+    re.IGNORECASE,
+)
+TABLE = re.compile(r"^\|.*$|\]\([^)]*\)|\$[^$]+\$", re.MULTILINE)
+A_PAGE = 200  # The least number of words to divide by.
+LIMITS = {"README.md": 4}
+LIMITS |= dict.fromkeys(("docs/scale.md", "docs/serving.md", "docs/speed.md"), 40)
+LIMITS |= dict.fromkeys(("engines", "serving", "simulation"), 40)
 
 
 def texts_of(path):
@@ -46,3 +64,28 @@ def test_sentences_that_have_to_be_read_twice_are_found():
         "Its mean, and that of more",
         "Who reads",
     ]
+
+
+def hard_in_a_thousand(text):
+    words = len(text.split())
+    return 1000 * len(HARD.findall(text)) / max(words, A_PAGE)
+
+
+def limit(name):
+    return LIMITS.get(name, 10 if name.endswith(".md") else 15)
+
+
+def test_pages_and_rooms_have_few_hard_words():
+    found = {}
+    for path in [*FRONT, *PAGES]:
+        name = str(path.relative_to(ROOT))
+        found[name] = hard_in_a_thousand(TABLE.sub("", *texts_of(path)))
+    for room in (ROOT / "tf_pflego").iterdir():
+        texts = [text for path in sorted(room.rglob("*.py")) for text in texts_of(path)]
+        found[room.name] = hard_in_a_thousand("\n".join(texts))
+    assert {name: rate for name, rate in found.items() if rate > limit(name)} == {}
+
+
+def test_hard_words_are_found_in_text_and_not_in_code():
+    text = "A file of which `nobody` knows; so it stands anew, and not beside it."
+    assert hard_in_a_thousand(NO_PROSE.sub("", text)) == 1000 * 7 / A_PAGE
