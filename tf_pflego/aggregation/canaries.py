@@ -14,7 +14,8 @@ their noise, and stores their total R over all rounds.
 
 A lower bound on epsilon can only find too little noise. It is near the truth if canaries
 participate in all rounds or are sampled independently in each, and if D is far larger than their
-number. In cyclic participation, the total hides clients better than from observers of their rounds.
+number. With cyclic participation, clients are hidden better in the total than from
+observers that know their rounds.
 
 Source: Andrew et al., "One-shot Empirical Privacy Estimation for Federated Learning" (ICLR 2024),
 for canaries and their scores.

@@ -193,6 +193,6 @@ def _largest(vector, share):
 
 
 def _zero_if_finite(vector):
-    """Returns 0, or NaN if the sum is not finite: unsent numbers must have this effect too."""
+    """Returns 0, or infinity or NaN if the sum is: unsent numbers must have this effect too."""
     total = tf.reduce_sum(vector)
     return tf.where(tf.math.is_finite(total), 0.0, total)
