@@ -20,7 +20,7 @@ _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program, whose signals are its own until it returns; returns the exit code.
+    """Runs the program with its own signal handlers, and returns the exit code.
 
     It is 0, one of `program.failures`, or 128 + the number of the signal that interrupted it.
     """
