@@ -1,11 +1,14 @@
 """What is counted of predictions, against scikit-learn and NumPy: of a client and of all."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn import metrics
 
 import tf_pflego as pfl
+from tf_pflego.core.statistic_names import Metric
 from tf_pflego.core.statistics import KNOWN, Tally
 from tf_pflego.core.tasks import task_of
 
@@ -150,3 +153,16 @@ def test_predictions_of_standardised_quantities_are_in_the_units_of_the_labels()
     tally = tally_of("r_squared", pfl.regression(mean=mean, deviation=deviation), [(z, y)])
     expected = metrics.r2_score(y, mean + deviation * z)
     assert tally.of_all() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_name_of_a_metric_says_all_of_it():
+    parts = (
+        *(("test", "validation"), ("accuracy", "of_mine"), ("", "client", "example")),
+        *(("", "not_young"), ("", "last10", "best"), ("", "new_clients"), ("", "participant_")),
+    )
+    for metric in itertools.starmap(Metric, itertools.product(*parts)):
+        assert Metric.read(str(metric)) == metric
+    loss = Metric.read("ditto/train_loss")
+    assert loss == ("train", "loss", "", "", "", "ditto", "") == loss.of_statistic("accuracy")
+    for name in ("test_examples", "train_examples", "train_accuracy", "accuracy", "my_test_f1"):
+        assert Metric.read(name) is None

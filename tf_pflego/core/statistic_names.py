@@ -1,9 +1,10 @@
-"""The titles and formats of statistics, and which of two values is better.
+"""The names of metrics, the titles and formats of statistics, and which value is better.
 
 Nothing heavy is imported here, so that reports, sweeps and the command line read this without
 starting TensorFlow.
 """
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -49,7 +50,8 @@ class Shown(NamedTuple):
 
     def metric(self, of_accuracy: str) -> str:
         """Returns the metric of this statistic, from the name of accuracy's metric."""
-        return of_accuracy.replace("accuracy", self.name)
+        metric = Metric.read(of_accuracy)
+        return of_accuracy if metric is None else str(metric.of_statistic(self.name))
 
     def written(self, value: float | None) -> str:
         """Returns a value in its printed form; None means infinity or NaN."""
@@ -90,11 +92,43 @@ CATALOGUE = {
         Shown("perplexity", "perplexity", higher_is_better=False),
     )
 }
-# A metric or a column of clients, also with another model or of participants.
-_STATISTIC = re.compile(r"(?:^|/|participant_)(?:test|validation)_(?!examples$)(\w+?)(?:/|$)")
-# A metric of all clients with their first model, and a column of clients.
-_METRIC = re.compile(r"(?:test|validation)_(\w+)/client_mean(?:/last10|/best)?")
-_COLUMN = re.compile(r"test_(?!examples$)(\w+)")
+_METRIC = re.compile(
+    r"(?:(?P<model>.+?)/)??(?:(?P<whose>participant_)?(?P<split>test|validation)|(?P<loss>train)"
+    r"(?=_loss(?:/|$)))_(?!examples$)(?P<statistic>\w+)"
+    r"(?:/(?P<mean>client|example)_mean)?(?:/(?P<group>.+?))??(?:/(?P<rounds>last10|best))?",
+    re.DOTALL,
+)
+
+
+class Metric(NamedTuple):
+    """A statistic at a test, or the training loss; its text is its name in the files of a run."""
+
+    split: str  # test, validation, or train for the loss alone
+    statistic: str
+    mean: str = ""  # client or example, each of which counts alike; none for a column of clients
+    group: str = ""  # of the clients, or what else there is of a mean, such as standard_error
+    rounds: str = ""  # last10 or best, in the summary of a run
+    model: str = ""  # another one than the first that the method serves
+    whose: str = ""  # participant_ for the participants of the round
+
+    @classmethod
+    @functools.lru_cache(maxsize=1000)
+    def read(cls, name: str) -> "Metric | None":
+        """Returns the metric that has this name, or None if it is none."""
+        match = _METRIC.fullmatch(name)
+        if match is None:
+            return None
+        loss, *parts = match.group("loss", *cls._fields)
+        return cls(*(part or "" for part in (parts[0] or loss, *parts[1:])))
+
+    def __str__(self) -> str:
+        measured = f"{self.whose}{self.split}_{self.statistic}"
+        parts = self.model, measured, self.mean and f"{self.mean}_mean", self.group, self.rounds
+        return "/".join(filter(None, parts))
+
+    def of_statistic(self, name: str) -> "Metric":
+        """Returns the same metric of another statistic; the training loss has no other."""
+        return self if self.split == "train" else self._replace(statistic=name)
 
 
 _OWN: dict[str, Shown] = {}
@@ -112,8 +146,10 @@ def shown(name: str) -> Shown:
 
 def of_metric(name: str) -> Shown:
     """Returns the statistic of a metric or a column of clients; its name may be empty."""
-    match = _STATISTIC.search(name)
-    return shown(match[1]) if match else Shown("", "")
+    metric = Metric.read(name)
+    if metric is None or metric.split == "train":
+        return Shown("", "")
+    return shown(metric.statistic)
 
 
 def first_of(names: Iterable[str]) -> Shown:
@@ -121,6 +157,13 @@ def first_of(names: Iterable[str]) -> Shown:
 
     The names are the run's metrics, or the columns of its clients, in order.
     """
-    names = list(names)
-    matches = [kind.fullmatch(name) for kind in (_METRIC, _COLUMN) for name in names]
-    return shown(next((match[1] for match in matches if match), "accuracy"))
+    every = [metric for metric in map(Metric.read, names) if metric is not None]
+    kinds = [(split, "client") for split in ("test", "validation")], [("test", "")]
+    first = (
+        metric.statistic
+        for kind in kinds
+        for metric in every
+        if (metric.split, metric.mean) in kind
+        and not (metric.model or metric.whose or metric.group)
+    )
+    return shown(next(first, "accuracy"))

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import pathlib
 
-from tf_pflego.core.statistic_names import first_of
+from tf_pflego.core.statistic_names import Metric, first_of
 from tf_pflego.program import terminal
 from tf_pflego.runs import reader
 from tf_pflego.simulation.records import method_title
@@ -84,7 +84,7 @@ def _row(directory):
     first = first_of(name for record in records for name in record)
     lasts = [
         next((record[name] for record in reversed(records) if name in record), None)
-        for name in (f"{split}_{first.name}/client_mean" for split in ("validation", "test"))
+        for name in (str(Metric(split, first.name, "client")) for split in ("validation", "test"))
     ]
     shown = [_shown(last, first) for last in lasts]
     labels = flags.get("label_space", "")

@@ -4,13 +4,12 @@ Where a function takes `rounds`, these are the columns of a run over its rounds:
 with round, seconds, bytes_down, bytes_up and metrics, NaN where a round has no value.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from tf_pflego.core.statistic_names import Shown, first_of, of_metric
+from tf_pflego.core.statistic_names import Metric, Shown, first_of, of_metric
 from tf_pflego.simulation.records import (
     BOOKKEEPING,
     LAST_ROUNDS,
@@ -34,10 +33,6 @@ _WHO = {
         "the round's participants with the weights that they hold right after local training",
     ),
 }
-_METRIC = re.compile(
-    rf"(?:(?P<model>.*?)/)?(?:train_loss|(?P<who>{'|'.join(_WHO)})(?P<split>{'|'.join(_ON)})"
-    r"_\w+/(?P<mean>client|example)_mean)(?:/(?P<group>.*))?"
-)
 
 
 def metrics_of(all_rounds: Iterable[Rounds]) -> list[str]:
@@ -56,62 +51,64 @@ def metrics_of(all_rounds: Iterable[Rounds]) -> list[str]:
     )
     first = first_of(names).name
     asked_for = [
-        f"{who}{split}_{first}/{mean}_mean"
+        str(Metric(split, first, mean, whose=whose))
         for split in _ON
-        for who in _WHO
+        for whose in _WHO
         for mean in ("client", "example")
     ]
     order = {name: place for place, name in enumerate([*asked_for, "train_loss"])}
     return sorted(names, key=lambda name: order.get(name, len(order)))
 
 
-def _parts_of(metric):
+def _read(metric):
     """Returns the parts of MODEL/METRIC/GROUP by name, or None for an unknown metric."""
-    match = _METRIC.fullmatch(metric)
-    return match and {key: part or "" for key, part in match.groupdict().items()}
+    parts = Metric.read(metric)
+    return parts if parts is not None and (parts.mean or parts.split == "train") else None
 
 
 def title_of(metric: str) -> str:
     """Returns the title of a metric."""
-    parts = _parts_of(metric)
+    parts = _read(metric)
     if parts is None:
         return metric
     title = "training loss of all clients"
-    if parts["split"]:
-        whom, _ = _WHO[parts["who"]]
-        title = f"{parts['split']} {of_metric(metric).title} of {whom}, mean over {parts['mean']}s"
-    title += f", with the model “{parts['model']}”" * bool(parts["model"])
-    return title + f", {parts['group'].replace('_', ' ')} clients alone" * bool(parts["group"])
+    if parts.mean:
+        whom, _ = _WHO[parts.whose]
+        title = f"{parts.split} {of_metric(metric).title} of {whom}, mean over {parts.mean}s"
+    title += f", with the model “{parts.model}”" * bool(parts.model)
+    return title + f", {parts.group.replace('_', ' ')} clients alone" * bool(parts.group)
 
 
 def meaning_of(metric: str) -> str:
     """Returns the model and the clients that a metric tests."""
-    parts = _parts_of(metric)
+    parts = _read(metric)
     if parts is None:
         return "a metric of this run alone, as metrics.jsonl has it"
-    split = parts["split"]
-    if split:
-        meaning = _WHO[parts["who"]][1] + _ON[split]
-        meaning += f"; clients with more {split} examples count more" * (parts["mean"] == "example")
+    if parts.mean:
+        meaning = _WHO[parts.whose][1] + _ON[parts.split]
+        meaning += f"; clients with more {parts.split} examples count more" * (
+            parts.mean == "example"
+        )
     else:
         meaning = (
             f"the mean loss, of classes the cross-entropy, of every client with {_SERVED}, "
             "weighted by its share of the training examples"
         )
-    if parts["model"]:
-        other = f"the model “{parts['model']}”, one that the method can serve beside its first"
+    if parts.model:
+        other = f"the model “{parts.model}”, one that the method can serve beside its first"
         meaning = meaning.replace(_SERVED, other)
-    group = parts["group"].replace("_", " ")
+    group = parts.group.replace("_", " ")
     return meaning + (f"; only clients that are {group}, as clients.csv says" if group else "")
 
 
 def unit_of(metric: str) -> str:
     """Returns the label of the y axis."""
-    statistic = of_metric(metric)
-    if statistic.name:
-        split = "validation" if "validation_" in metric else "test"
-        return f"{split} {statistic.title}{statistic.unit}"
-    return "training loss" if metric.endswith("train_loss") else shortened(metric)
+    parts, statistic = Metric.read(metric), of_metric(metric)
+    if parts is None:
+        return shortened(metric)
+    if parts.split == "train":
+        return "training loss"
+    return f"{parts.split} {statistic.title}{statistic.unit}"
 
 
 def final(rounds: Rounds, metric: str) -> float:

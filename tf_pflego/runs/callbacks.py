@@ -95,7 +95,7 @@ class EarlyStopping(Callback):
 
     def _forget(self, first="accuracy"):
         """Resets the best value. The metric defaults to the run's first statistic."""
-        self._watched = self.metric or f"validation_{first}/client_mean"
+        self._watched = self.metric or str(statistic_names.Metric("validation", first, "client"))
         self._shown = statistic_names.of_metric(self._watched)
         if self.mode is not None:
             self._shown = self._shown._replace(higher_is_better=self.mode == "max")
@@ -112,7 +112,9 @@ class EarlyStopping(Callback):
             self._forget(simulation.algorithm.model.task.statistics[0].name)
         else:
             self._forget()
-        if "validation_" in self._watched and simulation.data.validation is None:
+        watched = statistic_names.Metric.read(self._watched)
+        on_validation = watched is not None and watched.split == "validation"
+        if on_validation and simulation.data.validation is None:
             raise ValueError(
                 f"`metric` must be one that the run has; got {self._watched}, and there are no "
                 "validation examples. Set `validation_fraction`, or name another metric."

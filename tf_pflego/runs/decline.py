@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tf_pflego.core.statistic_names import first_of
+from tf_pflego.core.statistic_names import Metric, first_of
 from tf_pflego.simulation.records import LAST_ROUNDS
 
 # The best is the best mean of so many evaluated rounds. The mean of the last ten must be behind it
@@ -18,7 +18,8 @@ def remark(columns: Mapping[str, Sequence[float | None] | np.ndarray]) -> str:
     It is on validation examples if there are any, and on test examples otherwise.
     """
     first = first_of(columns)
-    names = {split: f"{split}_{first.name}/client_mean" for split in ("validation", "test")}
+    splits = "validation", "test"
+    names = {split: str(Metric(split, first.name, "client")) for split in splits}
     split = next((split for split, name in names.items() if name in columns), None)
     if split is None:
         return ""

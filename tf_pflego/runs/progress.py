@@ -1,7 +1,6 @@
 """The progress of a run while it trains, and the table at its end."""
 
 import logging
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import Any
 
 import tqdm
 
-from tf_pflego.core.statistic_names import first_of, significant
+from tf_pflego.core.statistic_names import Metric, first_of, significant
 from tf_pflego.runs import decline
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import Columns, worst_rows
@@ -164,23 +163,25 @@ def remarks_on_privacy(summary: Mapping[str, Any], mechanism: str) -> list[str]:
 
 def _rows_of(summary, first, split, whom, of_all=()):
     """Returns the rows of the test or validation examples. `of_all` ends the rows on `whom`."""
-    rows, measured = [], f"{split}_{first.name}"
-    for who, label, more in (
-        (measured, f"{whom} as served now", of_all),
-        (f"participant_{measured}", "participants after training", ()),
+    rows, served = [], Metric(split, first.name, "client")
+    for whose, label, more in (
+        ("", f"{whom} as served now", of_all),
+        ("participant_", "participants after training", ()),
     ):
-        if f"{who}/client_mean" not in summary:
+        if str(served._replace(whose=whose)) not in summary:
             continue
         rows.append((f"  {label}", "", ""))
         for mean in ("client", "example"):
-            name = f"{who}/{mean}_mean"
-            rows.append((f"    mean per {mean}", *_last_and_mean(summary, first, name)))
-            parts = re.findall(rf"^{name}/([^/\n]+)/last10$", "\n".join(summary), re.MULTILINE)
-            for part in sorted(parts, key=lambda part: part != STANDARD_ERROR):
+            metric = served._replace(whose=whose, mean=mean)
+            rows.append((f"    mean per {mean}", *_last_and_mean(summary, first, metric)))
+            alike = (one for one in map(Metric.read, summary) if one is not None)
+            parts = [one.group for one in alike if one == metric._replace(group=one.group)]
+            for part in sorted(filter(None, parts), key=lambda part: part != STANDARD_ERROR):
                 label = f"      {part.replace('_', ' ')}{' clients' * (part != STANDARD_ERROR)}"
-                rows.append((label, *_last_and_mean(summary, first, f"{name}/{part}")))
+                of_part = metric._replace(group=part)
+                rows.append((label, *_last_and_mean(summary, first, of_part)))
         rows += more
-    name = f"new_clients/{measured}/client_mean"
+    name = str(served._replace(model="new_clients"))
     if f"{name}/after" in summary:
         for when in ("before", "after"):
             value = first.written(summary[f"{name}/{when}"])
@@ -188,5 +189,5 @@ def _rows_of(summary, first, split, whom, of_all=()):
     return rows
 
 
-def _last_and_mean(summary, first, name):
-    return first.written(summary[name]), first.written(summary[f"{name}/last10"])
+def _last_and_mean(summary, first, metric):
+    return first.written(summary[f"{metric}"]), first.written(summary[f"{metric}/last10"])

@@ -3,7 +3,6 @@
 import json
 import math
 import pathlib
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego import algorithms
-from tf_pflego.core.statistic_names import first_of
+from tf_pflego.core.statistic_names import Metric, first_of
 from tf_pflego.runs import reader
 from tf_pflego.runs.reader import OWN_STATISTICS, places
 from tf_pflego.simulation.records import CHECKPOINT_FILES
@@ -24,11 +23,6 @@ from tf_pflego.system import durable, limited_files
 _RESULTS = (
     *(store.PARTICIPANTS, SERVED, store.BEST),
     *("train_loss", SECONDS, "bytes_down", "bytes_up"),
-)
-# The same of groups of clients and of other statistics, if the run has them.
-_OF_GROUP = re.compile(
-    r"(participant_)?(test|validation)_\w+/client_mean/\w+/last10"
-    r"|(participant_)?validation_\w+/\w+/last10|test_\w+/client_mean/last10"
 )
 # So much of the time that runs take goes into writing files between them.
 _SHARE_OF_WRITING = 0.05
@@ -182,10 +176,20 @@ class Store:
             | {"seed": str(seed), "run": cell.name, "num_rounds": summary["round"]}
             | {key: config.get(key) for key in self._columns}
             | {key: summary.get(key) for key in map(first_of(summary).metric, _RESULTS)}
-            | {key: value for key, value in summary.items() if _OF_GROUP.fullmatch(key)}
+            | {key: value for key, value in summary.items() if _is_kept(key)}
             | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
             | {"tensorflow": versions.get("tensorflow")}
         )
+
+
+def _is_kept(name):
+    """Returns whether a row has a number of a group, on validation examples, or as served."""
+    metric = Metric.read(name)
+    if metric is None or metric.model or metric.rounds != "last10":
+        return False
+    if metric.mean == "client" and (metric.group or not metric.whose):
+        return True
+    return metric.split == "validation" and not metric.group
 
 
 def _as_text(row):
