@@ -25,12 +25,20 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.aggregation import wrapping
+from tf_pflego.aggregation.declared import Choice, Number
 from tf_pflego.aggregation.wrapping import Wrapper
 from tf_pflego.core import nests, seeds
 from tf_pflego.core.algorithm import Algorithm, Client
 from tf_pflego.system import values
 
 ATTACKS = SIGN_FLIP, LABEL_FLIP, NOISE = "sign_flip", "label_flip", "noise"
+_ATTACKERS = Number("attackers", 0.2, {"at_least": 0, "at_most": 1})
+CHOICE = Choice(
+    "attack",
+    "what a share of the clients does: upload the opposite (sign_flip:0.2), learn wrong labels "
+    "(label_flip:0.2) or upload large noise (noise:0.2); or none",
+    dict.fromkeys(ATTACKS, _ATTACKERS),
+)
 _FLIPPED_BY, _NOISE_BY = -4.0, 10.0
 _CIRCLE, _STEP = 2**32, 2654435769  # The step is the circle over the golden ratio.
 
@@ -82,6 +90,11 @@ def attacked(algorithm: Algorithm, attack: str, attackers: float, *, seed: int =
     return wrapping.wrapped(algorithm, Wrapper(at_client=spoilt))
 
 
+DECLARED = CHOICE.declared(
+    1, lambda algorithm, kind, run, attackers: attacked(algorithm, kind, attackers, seed=run.seed)
+)
+
+
 def attackers_of(identities: np.ndarray, attackers: float, seed: int = 0) -> np.ndarray:
     """Returns [I] bool, whether a client attacks, from the `identities` [I]; see `attacked`."""
     return _membership(attackers, seed)(np.asarray(identities, np.int64))
@@ -89,7 +102,7 @@ def attackers_of(identities: np.ndarray, attackers: float, seed: int = 0) -> np.
 
 def _membership(share, seed):
     """Returns the function from identities, int64 in NumPy or TensorFlow, to attackers."""
-    limit = round(values.number("attackers", share, at_least=0, at_most=1) * _CIRCLE)
+    limit = round(_ATTACKERS.checked("attackers", share) * _CIRCLE)
     first = int(seeds.generator(values.seed(seed), "attackers").integers(_CIRCLE))
     return lambda identities: (identities * _STEP + first) % _CIRCLE < limit
 

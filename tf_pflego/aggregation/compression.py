@@ -34,12 +34,20 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.aggregation.declared import Choice, Number
 from tf_pflego.aggregation.wrapping import Wrapper, seed_of, wrapped
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, num_bytes
 from tf_pflego.system import values
 
-COMPRESSIONS = ("quantized", "masked", "top_k")
+_BITS = Number("bits", 8, {"at_least": 1, "at_most": 16})
+_SHARE = Number("share", 0.01, {"above": 0, "at_most": 1})
+CHOICE = Choice(
+    "compression",
+    "how uploads are made smaller: rounded at random to a few bits (quantized:8), a random "
+    "share of the numbers (masked:0.01) or the largest ones, the rest later (top_k:0.01); or none",
+    {"quantized": _BITS, "masked": _SHARE, "top_k": _SHARE},
+)
 _FEWEST = 32  # Numbers in an array below which to compress it gains nothing.
 _BLOCK_BITS = 10  # A block has at most 2^10 numbers, so that little is padded.
 
@@ -76,9 +84,8 @@ def compressed(
         the method must see the uploads of single clients.
     """
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
-    values.one_of("compression", compression, COMPRESSIONS)
-    bits = values.whole("bits", bits, 1, 16)
-    share = values.number("share", share, above=0, at_most=1)
+    values.one_of("compression", compression, tuple(CHOICE.kinds))
+    bits, share = _BITS.checked("bits", bits), _SHARE.checked("share", share)
     compressor = {
         "quantized": _Compressor(
             lambda vector, seed: _quantized(vector, seed, bits), lambda n: _bytes_of_levels(n, bits)
@@ -120,6 +127,11 @@ def compressed(
     return wrapped(
         algorithm, Wrapper(init_client=init_client, at_client=at_client, upload_bytes=upload_bytes)
     )
+
+
+DECLARED = CHOICE.declared(
+    2, lambda algorithm, how, run, **number: compressed(algorithm, how, **number)
+)
 
 
 def _is_large(leaf):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tf_pflego.aggregation import accounting, privacy, secure, skellam
 from tf_pflego.aggregation.accounting import Accountant
+from tf_pflego.aggregation.declared import Declared
 from tf_pflego.aggregation.privacy import ADAPTIVE
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import FIRST_ROUND, Participation
@@ -81,6 +84,33 @@ def private(
     if mechanism == accounting.SKELLAM:
         return skellam.wrap(algorithm, accountant, float(bound))
     return privacy.wrap(algorithm, accountant, bound)
+
+
+def is_asked_for(run: Any) -> bool:
+    """Returns whether the settings of a run ask for differential privacy."""
+    return bool(run.dp_epsilon or run.dp_noise_multiplier)
+
+
+def claimed(run: Any) -> dict[str, Any]:
+    """Returns the arguments of `private` with the claims of a private run."""
+    return {
+        "num_rounds": run.num_rounds,
+        "epsilon": run.dp_epsilon or None,
+        "noise_multiplier": run.dp_noise_multiplier or None,
+        "delta": run.dp_delta,
+        "mechanism": run.dp_mechanism,
+        "bits": run.secure_sum_bits or secure.BITS,
+    }
+
+
+def _asked_for(algorithm, run, participation):
+    if not is_asked_for(run):
+        return algorithm
+    return private(algorithm, participation, clip_norm=run.clip_norm, **claimed(run))
+
+
+_NAMED = {name: f"dp_{name}" for name in ("epsilon", "delta", "noise_multiplier", "mechanism")}
+DECLARED = Declared(3, _asked_for, _NAMED | {"bits": "secure_sum_bits"})
 
 
 def accountant_of(

@@ -37,6 +37,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.aggregation import privacy, wrapping
+from tf_pflego.aggregation.declared import Choice, Number
 from tf_pflego.aggregation.wrapping import Wrapper
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, Sums
@@ -45,6 +46,14 @@ from tf_pflego.system import values
 
 ROBUST_SUMS = NORM_BOUND, MEDIAN, TRIMMED_MEAN, GEOMETRIC_MEDIAN = (
     *("norm_bound", "median", "trimmed_mean", "geometric_median"),
+)
+_TRIMMED_SHARE = Number("trimmed_share", 0.1, {"at_least": 0, "below": 0.5})
+CHOICE = Choice(
+    "robust_sum",
+    "what takes the place of the mean over participants: the mean of uploads of a bounded norm "
+    "(norm_bound), or what few wrong ones cannot move far, of each number (median, or without a "
+    "share at each end: trimmed_mean:0.1) or of whole uploads (geometric_median); or none",
+    {**dict.fromkeys(ROBUST_SUMS), TRIMMED_MEAN: _TRIMMED_SHARE},
 )
 _STEPS, _SMOOTHING = 10, 1e-6  # Source (3) takes fewer steps, each of which costs it messages.
 
@@ -82,7 +91,7 @@ def robust(
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
     is_sum = values.one_of("robust_sum", robust_sum, ROBUST_SUMS) == NORM_BOUND
     bound = values.number("clip_norm", clip_norm, above=0) if is_sum else np.inf
-    share = values.number("trimmed_share", trimmed_share, at_least=0, below=0.5)
+    share = _TRIMMED_SHARE.checked("trimmed_share", trimmed_share)
 
     def at_client(result, earlier, message, state, client, round_):
         upload, _, finite = privacy.clipped(result, bound, round_)
@@ -113,6 +122,12 @@ def robust(
         upload_bytes=upload_bytes,
     )
     return wrapping.wrapped(algorithm, wrapper)
+
+
+DECLARED = CHOICE.declared(
+    3,
+    lambda algorithm, kind, run, **share: robust(algorithm, kind, clip_norm=run.clip_norm, **share),
+)
 
 
 def _trimmed_mean(uploads: Structure, share: float) -> Structure:

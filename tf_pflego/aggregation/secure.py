@@ -27,9 +27,11 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.aggregation import privacy, wrapping
+from tf_pflego.aggregation.declared import Declared
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, Client, Federation, Sums
 from tf_pflego.core.nests import Structure
+from tf_pflego.core.release import NOTHING
 from tf_pflego.system import values
 
 BITS, MOST_BITS = 24, 32
@@ -104,6 +106,17 @@ def secure(algorithm: Algorithm, *, bits: int = BITS, clip_norm: float) -> Algor
         return result.init_server(federation)
 
     return dataclasses.replace(result, init_server=init_server)
+
+
+def _asked_for(algorithm, run, participation):
+    # A wrapper that goes around nothing else, such as skellam's, has summed the integers already.
+    if not run.secure_sum_bits or algorithm.release is not NOTHING:
+        return algorithm
+    refuse_few_bits(run.secure_sum_bits, participation.federation)
+    return secure(algorithm, bits=run.secure_sum_bits, clip_norm=run.clip_norm)
+
+
+DECLARED = Declared(4, _asked_for, {"bits": "secure_sum_bits"})
 
 
 def refuse_few_bits(bits: int, federation: Federation) -> None:

@@ -106,7 +106,7 @@ def _accountant(stored, num_rounds):
     config = stored.run_config
     used = float(stored.metrics["privacy_noise_multiplier"][-1])
     rounds = int(stored.metrics["round"][-1])
-    claim = aggregation_settings.claimed(config) | {"num_rounds": num_rounds}
+    claim = private.claimed(config) | {"num_rounds": num_rounds}
     claim |= {"epsilon": None, "noise_multiplier": used}
     exchanges = round(stored.metrics["privacy_releases"][-1] / rounds)
     drawn = config.participation_of(stored.clients.num_clients - config.new_clients)

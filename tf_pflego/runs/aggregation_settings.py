@@ -4,21 +4,12 @@ import dataclasses
 import functools
 from typing import Any
 
-from tf_pflego.aggregation import (
-    accounting,
-    attacks,
-    compression,
-    privacy,
-    private,
-    robust,
-    secure,
-)
+from tf_pflego.aggregation import accounting, attacks, compression, privacy, private, robust, secure
+from tf_pflego.aggregation.declared import NONE
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import Role, setting
-from tf_pflego.system import values
 
-NONE = "none"
 _here = functools.partial(setting, role=Role.HERE)
 _IF_PRIVATE: dict[str, Any] = {"dp_epsilon": None, "dp_noise_multiplier": None}
 
@@ -70,57 +61,23 @@ class PrivacySettings:
 class UploadSettings:
     """Uploads, as in --compression=quantized:8 --attack=sign_flip:0.2 --robust_sum=median."""
 
-    compression: str = setting(
-        NONE,
-        "compression of uploads: numbers rounded at random to a few bits (quantized:8), a random "
-        "share of the numbers (masked:0.01) or the largest numbers first and the rest later "
-        "(top_k:0.01); or none",
-    )
-    robust_sum: str = setting(
-        NONE,
-        "replacement of the mean over participants: the mean of uploads of a bounded norm "
-        "(norm_bound), the median of each number (median), its mean without a share at each end "
-        "(trimmed_mean:0.1) or the geometric median of whole uploads (geometric_median); or none",
-    )
-    attack: str = _here(
-        NONE,
-        "what a share of the clients does: upload the opposite (sign_flip:0.2), learn wrong labels "
-        "(label_flip:0.2) or upload large noise (noise:0.2); or none",
-    )
+    compression: str = compression.CHOICE.field()
+    robust_sum: str = robust.CHOICE.field()
+    attack: str = attacks.CHOICE.field(Role.HERE)
 
 
-_KINDS = {
-    "compression": compression.COMPRESSIONS,
-    "robust_sum": robust.ROBUST_SUMS,
-    "attack": attacks.ATTACKS,
-}
-_SHARE = "share", 0.01, {"above": 0, "at_most": 1}
-# The number in a value such as quantized:8: the wrapper's argument, its default and its limits.
-_NUMBERS: dict[str, tuple[str, float, dict[str, Any]]] = {
-    **{"quantized": ("bits", 8, {"at_least": 1, "at_most": 16}), "masked": _SHARE, "top_k": _SHARE},
-    robust.TRIMMED_MEAN: ("trimmed_share", 0.1, {"at_least": 0, "below": 0.5}),
-    **dict.fromkeys(attacks.ATTACKS, ("attackers", 0.2, {"at_least": 0, "at_most": 1})),
-}
-
-
-def _chosen(config, name):
-    """Returns the kind in a setting such as quantized:8, and its number as an argument."""
-    text = getattr(config, name)
-    kind, colon, number = text.partition(":")
-    if values.one_of(name, kind, (NONE, *_KINDS[name])) not in _NUMBERS:
-        return values.one_of(name, text, [kind]), {}
-    argument, default, limits = _NUMBERS[kind]
-    try:
-        given: Any = values.number_of(number) if colon else default
-    except ValueError:
-        given = number  # What is no number is refused by name.
-    check = values.whole if isinstance(default, int) else values.number
-    return kind, {argument: check(name, given, **limits)}
+# In the order in which they go around a method.
+_WRAPPERS = sorted(
+    (one.DECLARED for one in (attacks, compression, private, robust, secure)),
+    key=lambda declared: declared.order,
+)
 
 
 def check(config: Any) -> None:
     """Raises ValueError if a setting of uploads is invalid, or some do not go together."""
-    kinds = {name: _chosen(config, name)[0] for name in _KINDS}
+    kinds = {
+        one.name: one.of(config)[0] for one in (compression.CHOICE, robust.CHOICE, attacks.CHOICE)
+    }
     takes_sums = {
         "dp_epsilon": is_private(config) and config.dp_mechanism != accounting.SKELLAM,
         "secure_sum_bits": bool(config.secure_sum_bits),
@@ -157,7 +114,7 @@ def check(config: Any) -> None:
 
 def is_private(config: Any) -> bool:
     """Returns whether a run has differential privacy."""
-    return bool(config.dp_epsilon or config.dp_noise_multiplier)
+    return private.is_asked_for(config)
 
 
 def of_uploads(config: Any) -> tuple[Any, ...]:
@@ -170,62 +127,22 @@ def of_uploads(config: Any) -> tuple[Any, ...]:
 
 def wrapped(algorithm: Algorithm, config: Any, participation: Participation) -> Algorithm:
     """Returns the method of a run with the wrappers that its settings ask for, in their order."""
-    try:
-        return _wrapped(algorithm, config, participation)
-    except ValueError as error:  # It names arguments, and users have given settings.
-        text = str(error)
-        for argument, name in _SETTINGS.items():
-            text = text.replace(f"`{argument}`", f"`{name}`")
-        raise ValueError(text) from error
-
-
-_SETTINGS = {name: f"dp_{name}" for name in ("epsilon", "delta", "noise_multiplier", "mechanism")}
-_SETTINGS |= {"bits": "secure_sum_bits"}
-
-
-def claimed(config: Any) -> dict[str, Any]:
-    """Returns the arguments of `private.private` with the claims of a private run."""
-    return {
-        "num_rounds": config.num_rounds,
-        "epsilon": config.dp_epsilon or None,
-        "noise_multiplier": config.dp_noise_multiplier or None,
-        "delta": config.dp_delta,
-        "mechanism": config.dp_mechanism,
-        "bits": config.secure_sum_bits or secure.BITS,
-    }
+    for wrapper in _WRAPPERS:
+        algorithm = wrapper.around(algorithm, config, participation)
+    return algorithm
 
 
 def epsilon_of(config: Any, participation: Participation, num_exchanges: int) -> float:
     """Returns the epsilon of a private run after all its rounds."""
-    accountant = private.accountant_of(participation, num_exchanges, **claimed(config))
+    accountant = private.accountant_of(participation, num_exchanges, **private.claimed(config))
     return accountant.epsilon(config.num_rounds * num_exchanges)
 
 
 def epsilon_after(config: Any, simulation: Any, rounds: int) -> float:
     """Returns epsilon of a private simulation after so many further rounds, by its noise."""
     states = simulation.server_state.wrapper
-    claim = claimed(config) | {"epsilon": None}
+    claim = private.claimed(config) | {"epsilon": None}
     claim["noise_multiplier"] = float(states[0].noise_multiplier)
     accountant = private.accountant_of(simulation.participation, len(states), **claim)
     rounds += simulation.ledger.more(simulation.round_number)
     return accountant.epsilon(sum(int(one.releases) for one in states) + rounds * len(states))
-
-
-def _wrapped(algorithm, config, participation):
-    attack, attackers = _chosen(config, "attack")
-    if attack != NONE:
-        algorithm = attacks.attacked(algorithm, attack, seed=config.seed, **attackers)
-    how, number = _chosen(config, "compression")
-    if how != NONE:
-        algorithm = compression.compressed(algorithm, how, **number)
-    if is_private(config):
-        return private.private(
-            algorithm, participation, clip_norm=config.clip_norm, **claimed(config)
-        )
-    if config.secure_sum_bits:
-        secure.refuse_few_bits(config.secure_sum_bits, participation.federation)
-        return secure.secure(algorithm, bits=config.secure_sum_bits, clip_norm=config.clip_norm)
-    robust_sum, share = _chosen(config, "robust_sum")
-    if robust_sum != NONE:
-        return robust.robust(algorithm, robust_sum, clip_norm=config.clip_norm, **share)
-    return algorithm
