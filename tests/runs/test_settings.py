@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from tf_pflego.algorithms import settings_of_methods
 from tf_pflego.runs.config import RunConfig
 
@@ -107,4 +109,68 @@ def test_a_new_setting_is_known_wherever_settings_are_by_its_declaration_alone(t
         "flags": [["patience"], ["patience"]],
         "told": ["patience"],
         "is started": False,
+    }
+
+
+# A new kind of compression: the signs of an upload, in a bit each.
+NEW_VALUE = {
+    '"top_k": _SHARE}': '"top_k": _SHARE, "signs": None}',
+    '        "masked": _Compressor(\n': '        "signs": _Compressor(\n            '
+    "lambda vector, seed: tf.sign(vector), lambda n: math.ceil(n / 8)\n        ),\n"
+    '        "masked": _Compressor(\n',
+}
+WHAT_RUNS = """import json, pathlib
+from tf_pflego import main, sweeps
+from tf_pflego.devices.definition import Definition
+from tf_pflego.runs import reader
+from tf_pflego.runs.plan import Plan
+
+few = ["--dataset=digits", "--num_clients=4", "--classes_per_client=4", "--clients_per_round=2"]
+few += ["--compression=signs"]
+experiment = {"num_clients": 4, "classes_per_client": 4, "clients_per_round": 2, "num_rounds": 2}
+cells = [{"compression": "signs"}, {"compression": "none"}]
+made = f"import tf_pflego as pfl\\ntwo = pfl.sweeps.Experiment({cells}, {experiment})\\n"
+pathlib.Path("two.py").write_text(made)
+for command in (
+    ["train", *few, "--engine=in_process", "--num_rounds=2", "--output_dir=run", "--quiet"],
+    ["train", "--output_dir=run", "--resume", "--num_rounds=3", "--quiet"],
+    ["report", "run", "--output=page.html"],
+    ["sweep", "two.py", "--output_dir=swept", "--jobs=1"],
+    ["serve", *few, "--client_names=a,b,c,d", "--define=told.json"],
+):
+    assert main.main(["tf_pflego", *command]) == 0, command
+rows = sweeps.load_sweep("swept").rows
+plans = [Plan.read(json.loads(row["plan"])) for row in rows]
+print(json.dumps({
+    "bytes up": [one["bytes_up"] for one in reader.records(pathlib.Path("run/metrics.jsonl"))],
+    "is on the page": ">signs<" in pathlib.Path("page.html").read_text(),
+    "swept": [plan.settings.compression for plan in plans],
+    "read again": [
+        {name: plan.configuration[name] for name in plan.configuration.keys() - reader.places()}
+        == json.loads(row["plan"])
+        for plan, row in zip(plans, rows, strict=True)
+    ],
+    "told": Definition.load("told.json").run_config.compression,
+}))
+"""
+
+
+@pytest.mark.thorough
+def test_a_new_value_of_a_setting_runs_everywhere_by_its_declaration_alone(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "tf_pflego", ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "tf_pflego/aggregation/compression.py"
+    text = path.read_text(encoding="utf-8")
+    for old, new in NEW_VALUE.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-c", WHAT_RUNS]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert not done.returncode, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "bytes up": [3250] * 3,
+        "is on the page": True,
+        "swept": ["signs", "none"],
+        "read again": [True, True],
+        "told": "signs",
     }

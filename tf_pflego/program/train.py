@@ -12,6 +12,7 @@ from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages, terminal
 from tf_pflego.program.run_options import refuse_own, start_tensorflow
 from tf_pflego.runs import config, loading, methods, reader, stored_run, table_settings, training
+from tf_pflego.runs.plan import is_own
 from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
 from tf_pflego.simulation import engine_choice
@@ -124,7 +125,7 @@ def _started_from(flag_values):
 
 def _refuse_unnamed(stored, flag_values):
     """Raises ValueError if a run's method or network is in a file that no flag names."""
-    if methods.is_own(stored.configuration) and not flag_values["algorithm"].present:
+    if is_own(stored.configuration) and not flag_values["algorithm"].present:
         methods.method_of_stored(stored.configuration, None, stored.path)
     if not flag_values["network"].present:
         methods.network_of_stored(stored.configuration, None, stored.path)

@@ -7,13 +7,8 @@ from typing import Any
 from tf_pflego import algorithms
 from tf_pflego.algorithms import Method, Named
 from tf_pflego.models import networks
-from tf_pflego.runs.plan import NETWORK_DIGEST, SOURCE
+from tf_pflego.runs.plan import NETWORK_DIGEST, SOURCE, is_own
 from tf_pflego.runs.resumption import RunDirectoryError
-
-
-def is_own(configuration: Mapping[str, Any]) -> bool:
-    """Returns whether a run's stored configuration names a user's own method."""
-    return ":" in str(configuration.get("algorithm"))
 
 
 def method_of_stored(

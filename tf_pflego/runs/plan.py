@@ -15,12 +15,13 @@ from tf_pflego.core import statistic_names
 from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data.clients import ClientData
+from tf_pflego.data.datasets import catalogue
 from tf_pflego.models import networks
 from tf_pflego.models.split_model import SplitModel
 from tf_pflego.runs import loading
 from tf_pflego.runs.config import COMPILING, UNIFORM, RunConfig
 from tf_pflego.runs.model_facts import Elsewhere
-from tf_pflego.runs.reader import OWN_CLIENTS, OWN_STATISTICS
+from tf_pflego.runs.reader import OWN_CLIENTS, OWN_STATISTICS, places
 from tf_pflego.runs.settings_read import changed, refuse_others
 from tf_pflego.system import values
 
@@ -28,6 +29,8 @@ from tf_pflego.system import values
 OWN_NETWORK = "own"
 # The keys of config.json with `Method.checksum`, and `networks.digest` of a network in a file.
 SOURCE, NETWORK_DIGEST = "algorithm_source", "network_digest"
+# In a row of a sweep the CRC-32 of the table, whose path does not identify its rows.
+TABLE_CHECKSUM = "table_checksum"
 # Names that hyper-parameters may not have: settings and arguments of a run, other keys of its
 # config.json, and flags of the program.
 _TAKEN = {
@@ -94,6 +97,24 @@ class Plan:
                 "`schedule_rounds`, or leave it out."
             )
         return plan
+
+    @classmethod
+    def read(
+        cls,
+        configuration: Mapping[str, Any],
+        /,
+        algorithm: Named | None = None,
+        clients: ClientData | None = None,
+        model: SplitModel | None = None,
+        **changes: Any,
+    ) -> "Plan":
+        """Returns the plan of a run from what its config.json, or its row of a sweep, says.
+
+        `changes` are other settings, such as the places of this machine, of which it says nothing.
+        The user's own clients, model or method have to be given again.
+        """
+        of_run, of_method = parts_of(configuration)
+        return cls.of(RunConfig(**of_run | changes), algorithm, clients, model, **of_method)
 
     def __post_init__(self):
         settings, clients, model = self.settings, self.clients, self.model
@@ -193,6 +214,31 @@ class Plan:
         }
         refuse_others(self.settings, known)
         return known
+
+
+def is_own(configuration: Mapping[str, Any]) -> bool:
+    """Returns whether a run's stored configuration names a user's own method."""
+    return ":" in str(configuration.get("algorithm"))
+
+
+def parts_of(configuration: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the settings of a run, and the hyper-parameters of its method, from its config.json.
+
+    Settings are left out that say where things are on a machine, and those that a `RunConfig`
+    cannot hold, since the user's own clients, model or method took their place.
+    """
+    names = {field.name for field in dataclasses.fields(RunConfig)}
+    left = {*places(), *["algorithm"] * is_own(configuration)}
+    if configuration.get("network") == OWN_NETWORK:
+        left.add("network")
+    known = configuration.get("dataset") in catalogue.NAMES or configuration.get("client_column")
+    if (are_own := configuration.get("partition") == OWN_CLIENTS) or not known:
+        left.add("dataset")
+    if are_own:
+        left |= {"partition", *(name for name in names if configuration.get(name) is None)}
+    of_run = {name: configuration[name] for name in names - left if name in configuration}
+    names |= {"versions", SOURCE, NETWORK_DIGEST, TABLE_CHECKSUM, OWN_STATISTICS}
+    return of_run, {name: value for name, value in configuration.items() if name not in names}
 
 
 def _method_of(settings, algorithm):

@@ -8,7 +8,6 @@ computers that are used: the caller gives these.
 """
 
 import contextlib
-import dataclasses
 import functools
 import os
 import pathlib
@@ -22,7 +21,7 @@ from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data.datasets.catalogue import NAMES
 from tf_pflego.runs import build, loading, methods, partition_file, reader, settings_read
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.runs.plan import NETWORK_DIGEST, OWN_NETWORK, SOURCE, Plan
+from tf_pflego.runs.plan import OWN_NETWORK, Plan, is_own, parts_of
 from tf_pflego.runs.resumption import RunDirectoryError
 from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
@@ -247,18 +246,10 @@ class StoredRun:
 
     def _configured(self):
         """Returns the RunConfig and the algorithm's hyper-parameters."""
-        names = {field.name for field in dataclasses.fields(RunConfig)}
         stored = self.configuration
         if missing := {*names_with(Role.ALIKE, RunConfig)} - stored.keys():
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
-        is_own = methods.is_own(stored)
-        # Settings a RunConfig cannot hold: a user's own arrays, model or method.
-        unsaid = reader.places() | ({"algorithm"} if is_own else set())
-        unsaid |= set() if self._has_dataset else {"dataset"}
-        unsaid |= {"network"} if self._has_own_model else set()
-        if stored.get("partition") == reader.OWN_CLIENTS:
-            unsaid |= {"partition", *(name for name in names if stored.get(name) is None)}
-        settings = {name: stored[name] for name in names - unsaid if name in stored}
+        settings, others = parts_of(stored)
         if stored.get("table"):  # Wherever it is, other rows than those of the run are refused.
             settings["table"] = place = self._data_dir or stored["table"]
             name = settings.pop("dataset")  # Which a file that was renamed has no more.
@@ -267,9 +258,7 @@ class StoredRun:
         else:
             settings["data_dir"] = self._data_dir or ""
         run_config = RunConfig(**settings)
-        names |= {SOURCE, NETWORK_DIGEST}
-        others = {name: value for name, value in stored.items() if name not in names}
-        if not is_own:  # What hyper-parameters an own method has, its source says.
+        if not is_own(stored):  # What hyper-parameters an own method has, its source says.
             algorithms.check(stored["algorithm"], others)
         return run_config, others
 

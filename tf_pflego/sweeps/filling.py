@@ -1,6 +1,5 @@
 """Fills the files of a sweep with its runs."""
 
-import json
 import math
 import pathlib
 import time
@@ -12,7 +11,8 @@ import numpy as np
 from tf_pflego import algorithms
 from tf_pflego.core.statistic_names import Metric, first_of
 from tf_pflego.runs import reader
-from tf_pflego.runs.reader import OWN_STATISTICS, places
+from tf_pflego.runs.plan import TABLE_CHECKSUM
+from tf_pflego.runs.reader import places
 from tf_pflego.simulation.records import CHECKPOINT_FILES
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.experiments import Cell
@@ -27,8 +27,6 @@ _RESULTS = (
 # So much of the time that runs take goes into writing files between them.
 _SHARE_OF_WRITING = 0.05
 _OF_CLIENT = ("client", "train_examples", "test_examples")
-# Kept with the settings of a run on a table, whose path does not identify its contents.
-_CHECKSUM = "table_checksum"
 
 
 def _tables():
@@ -67,7 +65,7 @@ class Store:
         self._waiting: dict[store.Key, dict[str, list[dict[str, str]]]] = {}
         self._writes_after = 0.0
         for (run, *_), (_, defaults) in self._made.items():
-            expected, got = defaults.get(_CHECKSUM), self._tables.get(run)
+            expected, got = defaults.get(TABLE_CHECKSUM), self._tables.get(run)
             if expected and got and expected != got:
                 raise ValueError(
                     f"`table` must have the rows that finished runs of {run} were made with, whose "
@@ -92,13 +90,11 @@ class Store:
         """
         key = {"run": cell.name, "seed": str(seed)}
         config, summary, tables = read_run(raw, cell.settings["algorithm"])
-        unsaid = {*flags, *places(), "versions"}
-        others = {name: str(value) for name, value in config.items() if name not in unsaid}
         # An earlier run of the key may have had tables that this one has not.
         there = {path.name for path in self.path.glob("*.csv.gz")} & _tables()
         added = {name: [key | row for row in tables.get(name, ())] for name in {*tables, *there}}
         added[RUNS] = [self._row(cell, seed, config, summary)]
-        self._add(key, added, flags, others | _own_statistics(config), raw)
+        self._add(key, added, flags, config, raw)
 
     def add_trial(
         self,
@@ -120,17 +116,20 @@ class Store:
         names = f"{first.metric(VALIDATION)}/last10", SECONDS
         about = {name: summary.get(name, "") for name in names}
         row = {**key, **settings, "state": state, "num_rounds": len(tables[CURVES]), **about}
-        self._add(key, {TUNING: [row]}, flags, _own_statistics(config), raw)
+        self._add(key, {TUNING: [row]}, flags, config, raw)
 
-    def _add(self, about, tables, flags, defaults, raw):
+    def _add(self, about, tables, flags, config, raw):
         """Adds the rows of a run, in the place of those with its key."""
+        left = {*places(), "versions"}
+        plan = {name: value for name, value in config.items() if name not in left}
         if about["run"] in self._tables:
-            defaults[_CHECKSUM] = self._tables[about["run"]]
+            plan[TABLE_CHECKSUM] = self._tables[about["run"]]
+        said = store.said(flags, plan)
         for name in (RUNS, TUNING):
             if name in tables:
-                tables[name] = [row | store.said(flags, defaults) for row in tables[name]]
+                tables[name] = [row | said for row in tables[name]]
         key = store.key_of(about)
-        self._made[key] = flags, defaults
+        self._made[key] = store.settings_of(said)
         self._waiting[key] = {name: list(map(_as_text, rows)) for name, rows in tables.items()}
         kept = [row for row in self._trial_rows if store.key_of(row) != key]
         self._trial_rows = kept + self._waiting[key].get(TUNING, [])
@@ -207,11 +206,6 @@ def _checksums(cells):
         for place in sizes
     }
     return {name: of_files[place] for name, place in places.items() if place in of_files}
-
-
-def _own_statistics(config):
-    """Returns the rows' facts about a user's own statistics, if a run has some."""
-    return {name: json.dumps(config[name]) for name in (OWN_STATISTICS,) if name in config}
 
 
 def read_run(

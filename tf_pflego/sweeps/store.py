@@ -36,9 +36,12 @@ UNREADABLE = OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error
 
 Key = tuple[str, str | None, str]  # the cell, trial (None for runs that are reported) and seed
 
+# The column with the configuration of a run, as `Plan.read` takes it, and the one in its place in
+# files of versions before it, with the settings that `flags` do not say, as flags.
+PLAN, _DEFAULTS = "plan", "defaults"
 # The columns that a file must have.
 _NEEDED = {
-    RUNS: ("run", "seed", "flags", "defaults"),
+    RUNS: ("run", "seed", "flags", PLAN),
     CURVES: ("run", "seed", "round", "seconds", "bytes_down", "bytes_up"),
     CLIENTS: ("run", "seed", "client"),
 }
@@ -55,11 +58,14 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
     with _as_written(path):
         rows = list(csv.DictReader(io.StringIO(limited_files.text(path), newline="")))
         needed = _NEEDED.get(path.name, ())
-        if rows and (missing := [name for name in needed if name not in rows[0]]):
+        missing = [name for name in needed if rows and name not in rows[0]]
+        if missing and not (missing == [PLAN] and _DEFAULTS in rows[0]):
             raise ValueError(f"it has no column {missing[0]}")
         for row in rows:
-            if OWN_STATISTICS in row.get("defaults", ""):
-                learn(json.loads(_parsed(row["defaults"])[OWN_STATISTICS]))
+            if row.get(PLAN):
+                learn(limited_files.object_of(row[PLAN].encode()).get(OWN_STATISTICS, {}))
+            elif OWN_STATISTICS in row.get(_DEFAULTS, ""):
+                learn(json.loads(_parsed(row[_DEFAULTS])[OWN_STATISTICS]))
         return rows
 
 
@@ -146,10 +152,9 @@ def lines_of(flags: Mapping[str, Any]) -> str:
     return "".join(shlex.quote(f"--{name}={value}") + "\n" for name, value in flags.items())
 
 
-def said(flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:
+def said(flags: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, str]:
     """Returns the columns of a row about the settings of its run; see `settings_of`."""
-    settings = {"flags": flags, "defaults": defaults}
-    return {name: " ".join(lines_of(one).splitlines()) for name, one in settings.items()}
+    return {"flags": " ".join(lines_of(flags).splitlines()), PLAN: json.dumps(plan)}
 
 
 def _parsed(text):
@@ -159,7 +164,11 @@ def _parsed(text):
 
 def settings_of(row: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """Returns the settings of the run of a row: given settings, and defaults."""
-    return _parsed(row["flags"]), _parsed(row["defaults"])
+    flags = _parsed(row["flags"])
+    if not row.get(PLAN):
+        return flags, _parsed(row.get(_DEFAULTS))
+    plan = json.loads(row[PLAN])
+    return flags, {name: str(value) for name, value in plan.items() if name not in flags}
 
 
 def is_made_with(
