@@ -5,10 +5,10 @@ python tools/benchmark.py [--json=FILE] [--only=fashion_mnist,cifar10,...]
 
 Everything that a ratio compares is measured in this process in turn (A B A B ...), and the medians
 are compared. Images are random, and as many as the datasets have. An engine that needs a package
-which is not installed is left out, and a line says so. The JSON file holds one flat object: seconds
-as {median, p10, p90, runs}, and ratios and megabytes as numbers. If it exists, what was measured
-replaces the keys of the same part, and the keys of other parts stay. tools/benchmark_cases.py lists
-what is measured.
+which is not installed is left out, and a line says so. The JSON file holds one object: seconds as
+{median, p10, p90, runs}, and ratios and megabytes as numbers. If it exists, what was measured
+replaces the keys of the same part, and the keys of other parts stay. Four files beside this one
+have the parts; `exports` and `shards` are kept in results/exports.json and results/shards.json.
 """
 
 import os
@@ -22,20 +22,40 @@ import argparse
 import json
 import pathlib
 
+import benchmark_cases as cases
 import tensorflow as tf
-from benchmark_cases import BY_DEFAULT, PARTS, RAY_SHARDS
+from benchmark_cases import RAY_SHARDS
+from benchmark_exports import exports
+from benchmark_shards import shards
+from benchmark_tff import methods, process
 
 from tf_pflego import engines
 from tf_pflego.program import terminal
+
+# Names for --only -> functions that yield parts of the report, from the number of repeats.
+PARTS = {
+    part.__name__: part
+    for part in (
+        *(cases.fashion_mnist, cases.omniglot, cases.cifar10_pflego, cases.cifar10),
+        *(cases.synthetic, cases.small, cases.shared_head, cases.million, methods, process),
+        *(cases.ray, cases.frozen, exports, shards),
+    )
+}
+# `million` takes gigabytes of temporary files, `methods` times all methods, a round of `frozen` on
+# images takes most of a minute, and `exports` and `shards` have files of their own.
+BY_DEFAULT = [
+    name for name in PARTS if name not in ("million", "methods", "frozen", "exports", "shards")
+]
 
 
 def show(report):
     """Prints the table."""
     width = max(map(len, report))
     for name, value in report.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "median" in value:
             value = "{median:.4f} s ({p10:.4f} to {p90:.4f}, {runs} runs)".format(**value)
-        terminal.show(f"{name:<{width}}  {value}")
+        for row in value if isinstance(value, list) else [value]:
+            terminal.show(f"{name:<{width}}  {row}")
 
 
 def part_of(key):

@@ -9,7 +9,6 @@ import time
 
 import numpy as np
 import tensorflow as tf
-from benchmark_tff import methods, process
 from benchmark_work import (
     LOCAL_STEPS,
     WORK,
@@ -383,16 +382,3 @@ def _counted(call, seconds):
         return result
 
     return counted
-
-
-# Names for --only -> functions that yield parts of the report, from the number of repeats.
-PARTS = {
-    part.__name__: part
-    for part in (
-        *(fashion_mnist, omniglot, cifar10_pflego, cifar10, synthetic, small),
-        *(shared_head, million, methods, process, ray, frozen),
-    )
-}
-# `million` takes gigabytes of temporary files, `methods` times all methods, and a round of `frozen`
-# on images takes most of a minute.
-BY_DEFAULT = [name for name in PARTS if name not in ("million", "methods", "frozen")]

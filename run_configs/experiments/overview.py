@@ -60,7 +60,8 @@ def pages(results: pathlib.Path) -> dict[str, bytes]:
         "pfllib": ("Beside PFLlib", _differences(store.read(results / "pfllib.csv"))),
     }
     cores = str(report["cores"]).encode()
-    return {
+    exports = json.loads((results / "exports.json").read_text(encoding="utf-8"))
+    return {"exports.md": _exports(exports).encode()} | {
         f"{name}.md": page(title, name, table)[PAGE].replace(b"CORES", cores)
         for name, (title, table) in tables.items()
     }
@@ -157,6 +158,27 @@ def frozen_rounds(report):
     head = ["network", "round on images, s", "round on features, s", "ratio"]
     head += ["features once, CPU s", "MB, images", "MB, features"]
     return markdown(head, lines)
+
+
+def _exports(report):
+    """Returns the page of exported models, from the part `exports` of the benchmark."""
+    lines = []
+    for row in report["of_one_client"]:
+        times = (fixed(row[key]) or "-" for key in ("predict_ms", "personalize_ms"))
+        shown = f"{row['bytes']:,}", f"{PERCENT * row['test_accuracy']:.2f}"
+        lines.append([row["form"], *shown, *times])
+    head = ["form", "bytes", "test accuracy", "prediction, ms", "personalisation, ms"]
+    many = report["of_many_clients"]
+    return (
+        "# What exported models weigh, and how fast they are\n\n"
+        f"One client of Fashion-MNIST ({report['num_parameters']:,} weights of the body, "
+        f"{many['rows']} classes), TensorFlow {report['tensorflow']}. A prediction is of one "
+        f"image, a personalisation of 50 steps on {report['train_examples']} images.\n\n"
+        f"{markdown(head, lines)}\n\n"
+        f"{many['clients']:,} clients with one body: {many['bytes']:,} bytes, of which the "
+        f"heads are {many['bytes_of_heads']:,}, written in {many['seconds']:.1f} s "
+        f"({many['bytes'] / many['clients']:,.0f} bytes per client).\n"
+    )
 
 
 def _speeds(report):

@@ -146,7 +146,7 @@ def test_every_cell_is_valid_and_fits_its_algorithm(cells):
 @pytest.mark.parametrize("name", overview.pages(RESULTS))
 def test_the_other_pages_are_made_from_the_results(name):
     assert (RESULTS / name).read_bytes() == overview.pages(RESULTS)[name], RUN_IT
-    assert re.search(rb"\n\| (\*\*)?`", overview.pages(RESULTS)[name])
+    assert re.search(rb"\n\| (\*\*)?`|\n\| SavedModel \|", overview.pages(RESULTS)[name])
 
 
 @pytest.mark.parametrize("document", documents.DOCUMENTS, ids=lambda path: path.name)

@@ -1,10 +1,11 @@
-"""What tools/benchmark.py and tools/time_shards.py make of what they measure."""
+"""What tools/benchmark.py makes of what it measures."""
 
 import json
 import pathlib
 
 import benchmark
 import benchmark_cases
+import benchmark_shards
 import benchmark_tff
 import benchmark_work
 import numpy as np
@@ -131,8 +132,7 @@ def test_both_ways_through_a_frozen_network_are_measured():
 
 
 def test_the_page_on_scale_shows_the_measured_shards():
-    pytest.importorskip("ray", reason="Ray is optional")
-    import time_shards
-
     measured = json.loads((ROOT / "results" / "shards.json").read_text(encoding="utf-8"))
-    assert time_shards.table_of(measured) in (ROOT / "docs/scale.md").read_text(encoding="utf-8")
+    assert benchmark_shards.table_of(measured) in (ROOT / "docs/scale.md").read_text(
+        encoding="utf-8"
+    )

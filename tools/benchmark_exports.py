@@ -1,6 +1,4 @@
-"""Measures what exported models weigh and how fast they are, and writes results/exports.{json,md}.
-
-  python tools/time_exports.py [--data_dir=DIR] [--results=DIR]
+"""The part of the benchmark that measures what exported models weigh and how fast they are.
 
 One client of a short PFLEGO run on Fashion-MNIST is exported in every form; 10,000 clients with
 random images of that shape are exported with one body. Times are medians of calls in this process,
@@ -8,24 +6,20 @@ as a program has them that serves a model: of a prediction for one image, and of
 all the client's training images. It takes about two minutes.
 """
 
-import argparse
-import json
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
 
 import numpy as np
 import tensorflow as tf
 from benchmark_work import federation, in_turn, simulation_of
-from drill_runs import ROOT
 
 import tf_pflego as pfl
 from tf_pflego.program import terminal
 from tf_pflego.serving.exporting import size_of
 
-_STEPS, _MANY = 50, 10_000
+STEPS, _MANY = 50, 10_000
 _FORMS = {
     "SavedModel": {"format": "savedmodel"},
     "SavedModel, serves only": {"format": "savedmodel", "learning": False},
@@ -37,61 +31,29 @@ _FORMS = {
 }
 
 
-def main(arguments: list[str]) -> int:
-    """Measures, and writes both files."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data_dir", default="", help="the TFDS data directory")
-    parser.add_argument("--results", default=str(ROOT / "results"), help="where to write")
-    options = parser.parse_args(arguments)
-    terminal.prepare()
-    report = {"of_one_client": list(_of_one_client(options.data_dir)), **_of_many()}
-    results = pathlib.Path(options.results)
-    (results / "exports.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    (results / "exports.md").write_text(page_of(report), encoding="utf-8")
-    terminal.show(page_of(report))
-    return 0
+def exports(repeats):
+    """Measures sizes, accuracies and times; docs/serving.md and docs/scale.md show them."""
+    yield {"of_one_client": list(_of_one_client(repeats)), **_of_many()}
 
 
-def page_of(report: dict) -> str:
-    """Returns the page with the tables."""
-    rows = []
-    for row in report["of_one_client"]:
-        times = (row["predict_ms"], row["personalize_ms"])
-        shown = ["-" if each is None else f"{each:.2f}" for each in times]
-        cells = [row["form"], f"{row['bytes']:,}", f"{100 * row['test_accuracy']:.2f}", *shown]
-        rows.append(f"| {' | '.join(cells)} |\n")
-    many = report["of_many_clients"]
-    return (
-        "# What exported models weigh, and how fast they are\n\n"
-        f"One client of Fashion-MNIST ({report['num_parameters']:,} weights of the body, "
-        f"{many['rows']} classes), TensorFlow {report['tensorflow']}. A prediction is of one "
-        f"image, a personalisation of {_STEPS} steps on {report['train_examples']} images.\n\n"
-        "| form | bytes | test accuracy | prediction, ms | personalisation, ms |\n"
-        f"{'|---' * 5}|\n{''.join(rows)}\n"
-        f"{many['clients']:,} clients with one body: {many['bytes']:,} bytes, of which the "
-        f"heads are {many['bytes_of_heads']:,}, written in {many['seconds']:.1f} s "
-        f"({many['bytes'] / many['clients']:,.0f} bytes per client).\n"
-    )
-
-
-def _of_one_client(data_dir):
+def _of_one_client(repeats):
     """Yields what was measured of each form."""
-    config = pfl.RunConfig(dataset="fashion_mnist", data_dir=data_dir, engine="in_process")
+    config = pfl.RunConfig(dataset="fashion_mnist", engine="in_process")
     with pfl.build_simulation(config) as simulation, tempfile.TemporaryDirectory() as scratch:
         for _ in range(20):
             simulation.run_round()
         train, test = simulation.data.train.of(0), simulation.data.test.of(0)
-        learning = {"examples": train[0], "labels": train[1], "steps": np.int32(_STEPS)}
+        learning = {"examples": train[0], "labels": train[1], "steps": np.int32(STEPS)}
         learning["learning_rate"] = np.float32(0.007)
         for form, how in _FORMS.items():
             directory = pathlib.Path(scratch) / form
             (entry,) = pfl.export_clients(simulation, [0], directory, **how)
             call = _call_of(directory / entry["file"])
             row = {"form": form, "bytes": entry["bytes"], "test_accuracy": entry["test_accuracy"]}
-            row["predict_ms"] = _milliseconds(call, "serve", 200, examples=test[0][:1])
+            row["predict_ms"] = _milliseconds(call, "serve", 7 * repeats, examples=test[0][:1])
             row["personalize_ms"] = None
             if how.get("learning", True) and how["format"] != "keras":
-                row["personalize_ms"] = _milliseconds(call, "personalize", 20, **learning)
+                row["personalize_ms"] = _milliseconds(call, "personalize", repeats, **learning)
             terminal.say(f"{form}: measured")
             yield row
 
@@ -139,7 +101,6 @@ def _of_many():
         return {
             "num_parameters": sum(leaf.size for leaf in theta),
             "train_examples": 600,
-            "tensorflow": tf.__version__,
             "of_many_clients": {
                 "clients": len(heads),
                 "rows": heads.shape[1],
@@ -149,7 +110,3 @@ def _of_many():
                 "seconds": seconds,
             },
         }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
