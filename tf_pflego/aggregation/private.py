@@ -86,11 +86,6 @@ def private(
     return privacy.wrap(algorithm, accountant, bound)
 
 
-def is_asked_for(run: Any) -> bool:
-    """Returns whether the settings of a run ask for differential privacy."""
-    return bool(run.dp_epsilon or run.dp_noise_multiplier)
-
-
 def claimed(run: Any) -> dict[str, Any]:
     """Returns the arguments of `private` with the claims of a private run."""
     return {
@@ -104,7 +99,7 @@ def claimed(run: Any) -> dict[str, Any]:
 
 
 def _asked_for(algorithm, run, participation):
-    if not is_asked_for(run):
+    if not run.is_private:
         return algorithm
     return private(algorithm, participation, clip_norm=run.clip_norm, **claimed(run))
 

@@ -28,7 +28,7 @@ from tf_pflego.data.client_split import ClientSplit
 from tf_pflego.data.clients import ClientData
 from tf_pflego.models import networks
 from tf_pflego.models.divided import divided
-from tf_pflego.runs import aggregation_settings, build, config
+from tf_pflego.runs import build, config
 from tf_pflego.runs.model_facts import ModelFacts
 from tf_pflego.runs.plan import Plan
 from tf_pflego.system import durable, limited_files, texts, values
@@ -109,7 +109,7 @@ class Definition:
         digest = networks.digest(network)
         settings["network"] = NETWORK if digest else network  # It names no path.
         settings["label_space"] = clients.label_space
-        if not aggregation_settings.is_private(run_config):
+        if not run_config.is_private:
             del settings["num_rounds"]  # There may be more of them than were thought of.
         facts = build.facts_of(plan, clients, clients.num_global_classes)
         columns, rows = clients.preprocessing, names_with(Role.ROWS, config.RunConfig)

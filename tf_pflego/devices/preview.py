@@ -43,7 +43,7 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
         lines[-1] += f", in the order of {time_}." if time_ else "."
     lines += _of_noise(resident, definition)
     seen = "who sees what is sent can find some of them from it, which nothing here limits"
-    if aggregation_settings.is_private(settings):
+    if settings.is_private:
         seen = "the server can find some of them from what is sent, others only within epsilon"
     only = ""
     if settings.client_weights == UNIFORM:
@@ -60,7 +60,7 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
 def _of_noise(resident, definition):
     """Returns lines on the claim of a private federation and its trusted parties."""
     settings = definition.run_config
-    if not aggregation_settings.is_private(settings):
+    if not settings.is_private:
         return []
     epsilon = epsilon_at_the_end(resident, definition)
     claim = f"epsilon {epsilon:.3g}, delta {settings.dp_delta:g} after {settings.num_rounds} rounds"
@@ -70,7 +70,7 @@ def _of_noise(resident, definition):
 
 def epsilon_at_the_end(resident: Resident, definition: Definition) -> float:
     """Returns epsilon after all rounds of a federation, infinite without differential privacy."""
-    if not aggregation_settings.is_private(definition.run_config):
+    if not definition.run_config.is_private:
         return math.inf
     exchanges = len(resident.algorithm.exchanges)
     return aggregation_settings.epsilon_of(

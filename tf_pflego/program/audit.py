@@ -16,8 +16,8 @@ from tf_pflego.core.settings import setting
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.failures import RefutedError
 from tf_pflego.program.run_options import StoredRunOptions
-from tf_pflego.runs import aggregation_settings, methods, settings_read
 from tf_pflego.runs import build as build_lib
+from tf_pflego.runs import methods, settings_read
 from tf_pflego.runs.plan import Plan
 from tf_pflego.runs.stored_run import StoredRun
 from tf_pflego.simulation.records import EPSILON
@@ -46,7 +46,7 @@ def run(flag_values, interruption: Interruption) -> None:
     """Inspects some rounds, trains with canaries, and shows the claim and the findings."""
     options = flags.options_from(Options, flag_values)
     with options.opened() as stored:
-        if not aggregation_settings.is_private(stored.run_config):
+        if not stored.run_config.is_private:
             raise ValueError(
                 f"`run` must be a run with differential privacy; {stored.path} has none. Give one "
                 "that was trained with `dp_epsilon` or `dp_noise_multiplier`."

@@ -56,6 +56,11 @@ class PrivacySettings:
         at_most=32,
     )
 
+    @property
+    def is_private(self) -> bool:
+        """Whether the run has differential privacy."""
+        return bool(self.dp_epsilon or self.dp_noise_multiplier)
+
 
 @dataclasses.dataclass(frozen=True)
 class UploadSettings:
@@ -79,7 +84,7 @@ def check(config: Any) -> None:
         one.name: one.of(config)[0] for one in (compression.CHOICE, robust.CHOICE, attacks.CHOICE)
     }
     takes_sums = {
-        "dp_epsilon": is_private(config) and config.dp_mechanism != accounting.SKELLAM,
+        "dp_epsilon": config.is_private and config.dp_mechanism != accounting.SKELLAM,
         "secure_sum_bits": bool(config.secure_sum_bits),
         "robust_sum": kinds["robust_sum"] != NONE,
     }
@@ -96,7 +101,7 @@ def check(config: Any) -> None:
             f"{config.dp_epsilon} and {config.dp_noise_multiplier}. Leave one out."
         )
     if (
-        is_private(config)
+        config.is_private
         and config.dp_mechanism == accounting.SKELLAM
         and not config.secure_sum_bits
     ):
@@ -112,16 +117,11 @@ def check(config: Any) -> None:
         )
 
 
-def is_private(config: Any) -> bool:
-    """Returns whether a run has differential privacy."""
-    return private.is_asked_for(config)
-
-
 def of_uploads(config: Any) -> tuple[Any, ...]:
     """Returns all settings that decide a run's wrappers, as a key of traces."""
     fields = *dataclasses.fields(PrivacySettings), *dataclasses.fields(UploadSettings)
     who_attacks = config.seed if config.attack != NONE else None  # The attackers follow from it.
-    rounds = config.num_rounds if is_private(config) else None  # The noise follows from it.
+    rounds = config.num_rounds if config.is_private else None  # The noise follows from it.
     return *(getattr(config, field.name) for field in fields), who_attacks, rounds
 
 

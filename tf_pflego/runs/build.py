@@ -44,7 +44,7 @@ def facts_of(
     wanted = clients.task == tasks.REGRESSION and settings.standardize_labels
     if not wanted or (model is not None and model.task.mean):
         return facts
-    if aggregation_settings.is_private(settings):
+    if settings.is_private:
         raise ValueError(
             "`standardize_labels` must be false for a private run, since sums over the labels "
             "of all clients are no part of what is noised; got true. Scale the labels by what "
@@ -110,7 +110,7 @@ def simulation_of(plan: Plan, directory: pathlib.Path | None = None) -> Simulati
     else:
         facts, place = plan.elsewhere
     algorithm = algorithm_of(plan, facts, participation, model)
-    if plan.elsewhere is not None and aggregation_settings.is_private(settings):
+    if plan.elsewhere is not None and settings.is_private:
         device_settings.refuse_exchanges(algorithm)
     return Simulation(
         algorithm,

@@ -63,24 +63,23 @@ def check(run_config: Any) -> None:
             f"`min_reports` must be at most clients_per_round={most}; got "
             f"{run_config.min_reports}. Lower `min_reports`."
         )
-    is_private = bool(run_config.dp_epsilon or run_config.dp_noise_multiplier)
-    if is_private and run_config.spare_clients:
+    if run_config.is_private and run_config.spare_clients:
         raise ValueError(
             "`spare_clients` must be 0 with differential privacy, since who is among the first to "
             f"report is no random draw; got {run_config.spare_clients}. Leave it out."
         )
-    if is_private and run_config.client_weights != "uniform":
+    if run_config.is_private and run_config.client_weights != "uniform":
         raise ValueError(
             "`client_weights` must be uniform with differential privacy, for which clients tell "
             f"nobody how many examples they have; got {run_config.client_weights}. Set it so."
         )
-    if is_private and run_config.output_dir and run_config.checkpoint_every != 1:
+    if run_config.is_private and run_config.output_dir and run_config.checkpoint_every != 1:
         raise ValueError(
             "`checkpoint_every` must be 1 with differential privacy, so that a server that goes on "
             "makes no sum again with other participants; got "
             f"{run_config.checkpoint_every}. Set it to 1."
         )
-    if is_private and run_config.dp_mechanism in ("skellam", "local"):
+    if run_config.is_private and run_config.dp_mechanism in ("skellam", "local"):
         raise ValueError(
             "`dp_mechanism` must be gaussian or banded where clients are other machines, since the "
             "noise of their own is drawn from a seed of the server's; got "

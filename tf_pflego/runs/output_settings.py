@@ -5,7 +5,6 @@ import functools
 from typing import Any
 
 from tf_pflego.core.settings import Role, setting
-from tf_pflego.runs import aggregation_settings
 from tf_pflego.simulation import engine_choice
 
 _of_sweep = functools.partial(setting, role=Role.PLACE | Role.SWEEP)
@@ -59,7 +58,7 @@ def check(config: Any) -> None:
             f"`resume` must be given {expected} `{other}`; got {got}. Correct `resume` or "
             f"`{other}`."
         )
-    if config.start_from and aggregation_settings.is_private(config):
+    if config.start_from and config.is_private:
         raise ValueError(
             "`start_from` must be left out of a private run, whose epsilon would not count what "
             "the earlier run has released; got both. Start anew, and add the epsilons of both runs."
