@@ -11,7 +11,7 @@ import tf_pflego as pfl
 from tests.conftest import build_method
 from tests.serving import test_raw_columns
 from tests.serving.test_client_models import clients_of
-from tests.serving.test_export import LACKS_OPERATIONS, found_alone, learnt, probabilities
+from tests.serving.test_exporting import LACKS_OPERATIONS, found_alone, learnt, probabilities
 from tf_pflego.serving.exporting import served_clients
 
 layers = tf.keras.layers

@@ -11,7 +11,7 @@ import tf_pflego as pfl
 from tests.methods import thorough
 from tests.oracles import batches, network
 from tests.serving.test_client_models import clients_of, images, simulation_of, small_cnn
-from tests.serving.test_export import more_images
+from tests.serving.test_exporting import more_images
 
 SEED, RATE, EPOCHS, BATCH = 11, 0.1, 3, 2
 TOLERANCE = 1e-5  # float32 against float64 over twelve steps on weights of order 1.

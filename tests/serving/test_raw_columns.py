@@ -13,7 +13,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.data.tables import schools
 from tests.serving.test_client_models import simulation_of
-from tests.serving.test_export import LACKS_OPERATIONS
+from tests.serving.test_exporting import LACKS_OPERATIONS
 from tf_pflego.serving.exporting import served_clients
 
 # Keras and TFLite add up in another order.

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.conftest import build_method
 from tests.methods import thorough
-from tests.serving.test_export import learn_on, learnt, needs_operations
+from tests.serving.test_exporting import learn_on, learnt, needs_operations
 from tf_pflego.program import personalize
 from tf_pflego.serving.exporting import served_clients
 from tf_pflego.serving.personal_model import PersonalModel

@@ -11,7 +11,7 @@ from tests.comparison import assert_identical, assert_near
 from tests.conftest import build_method
 from tests.engines.agreement import ENGINES
 from tests.methods import thorough
-from tests.models.test_frozen import Own, backbone, of_tokens, sequential
+from tests.models.test_divided import Own, backbone, of_tokens, sequential
 from tests.serving.test_client_models import clients_of
 from tf_pflego.simulation import feature_files, frozen_features
 from tf_pflego.system import file_arrays, rows
