@@ -75,6 +75,9 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+path_setting = functools.partial(setting, "", is_path=True)  # It takes the help text.
+
+
 def shared(default: Any, help_text: str, **about: Any) -> Callable[..., Any]:
     """Returns the function that makes the fields of a setting that several classes have.
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 from tf_pflego import engines
-from tf_pflego.core.settings import setting
+from tf_pflego.core.settings import path_setting, setting
 from tf_pflego.devices import client_socket, preview
 from tf_pflego.devices.client_directory import SOCKET, Journal
 from tf_pflego.devices.definition import Definition
@@ -34,21 +34,15 @@ EXAMPLE = "--definition=definition.json --name=north --data=north.npz --state_di
 class Options(flags.VerbOptions):
     """The client, its federation and its data."""
 
-    definition: str = setting(
-        "", "the server's file with the definition of the federation", is_path=True
-    )
-    name: str = setting("", "name of this client in the federation")
-    data: str = setting(
-        "",
+    definition: str = path_setting("file from the server that says what the federation is")
+    name: str = setting("", "which of the federation's clients this one is")
+    data: str = path_setting(
         f"file with the arrays {', '.join(ARRAYS)}; labels are the numbers of the federation's "
-        "classes or their names",
-        is_path=True,
+        "classes or their names"
     )
-    table: str = setting(
-        "",
-        "file of the client's rows, .csv, .tsv or .parquet, instead of data; the definition lists "
-        "the columns",
-        is_path=True,
+    table: str = path_setting(
+        "file of the client's rows, .csv, .tsv or .parquet, in place of data; the definition says "
+        "which columns are read"
     )
     missing: str = setting(
         "refuse",
@@ -56,13 +50,10 @@ class Options(flags.VerbOptions):
         "missing values",
         choices=("refuse", "drop"),
     )
-    network: str = setting(
-        "", "Keras file of the network, if the definition needs it", is_path=True
-    )
-    state_dir: str = setting(
-        "",
-        "the client's own directory; once it exists, definition, name and data are not needed",
-        is_path=True,
+    network: str = path_setting("Keras file of the network, if the definition asks for one")
+    state_dir: str = path_setting(
+        "the client's own directory, which holds all that it needs to go on: definition, name and "
+        "data may be left out then"
     )
     most_epsilon: float = setting(
         0.0,

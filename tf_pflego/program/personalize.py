@@ -7,7 +7,7 @@ import os
 import pathlib
 
 from tf_pflego import data
-from tf_pflego.core.settings import setting
+from tf_pflego.core.settings import path_setting, setting
 from tf_pflego.data import client_names
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.run_options import RunOptions
@@ -29,10 +29,8 @@ EXAMPLE = "--run=runs/first --data=new_1.npz,new_2.npz --output_dir=models"
 class Options(RunOptions):
     """The clients that learn on, and how."""
 
-    output_dir: str = setting(
-        "",
-        "a new directory for the clients' models and the table; empty to write none",
-        is_path=True,
+    output_dir: str = path_setting(
+        "a new directory for the clients' models and the table; empty for none"
     )
     data: str = setting(
         "",
@@ -40,10 +38,8 @@ class Options(RunOptions):
         "train_labels, test_examples and test_labels. Examples are as in the run's data, and "
         "labels are the numbers of the dataset's classes. The file's name is the client's name",
     )
-    table: str = setting(
-        "",
-        "file of rows of the new clients, with the columns of the run's table, in place of --data",
-        is_path=True,
+    table: str = path_setting(
+        "file of rows of the new clients, with the columns of the run's table, in place of --data"
     )
     steps: int = setting(50, "steps over all examples", at_least=0)
     learning_rate: float | str = setting(

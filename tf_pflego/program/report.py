@@ -7,7 +7,7 @@ and no network. Unfinished runs are shown up to their last round.
 
 import dataclasses
 
-from tf_pflego.core.settings import setting
+from tf_pflego.core.settings import path_setting, setting
 from tf_pflego.program import flags, terminal
 from tf_pflego.reports import FORMATS, write
 from tf_pflego.sweeps import results
@@ -23,17 +23,14 @@ MOST_PLACES = 10_000
 class Options(flags.VerbOptions):
     """The files to write, and their format."""
 
-    output: str = setting(
-        "",
-        "the page, by default report.html, or in another format the directory of figures, by "
-        "default report; existing files are replaced only if they show the same runs",
-        is_path=True,
+    output: str = path_setting(
+        "the page, report.html if it is left out; or in another format the directory of figures, "
+        "report if it is left out; files that are there are replaced if the same runs made them"
     )
     format: str = setting("html", "a page, or figures for a paper", choices=FORMATS)
-    reference: str = setting(
-        "",
-        "run for the comparison of clients; empty for the first that has ended",
-        is_path=True,
+    reference: str = path_setting(
+        "the run that the clients of the others are compared with; empty for the first that has "
+        "ended"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_pflego.core.settings import setting
+from tf_pflego.core.settings import path_setting, setting
 from tf_pflego.program import terminal
 from tf_pflego.program.flags import VerbOptions
 from tf_pflego.runs import stored_run
@@ -24,12 +24,12 @@ from tf_pflego.system import deferred, temporary
 class StoredRunOptions(VerbOptions):
     """The options of a verb that opens a run."""
 
-    run: str = setting("", "output directory of the run, or state_dir of a client", is_path=True)
-    data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
+    run: str = path_setting("output directory of the run, or state_dir of a client")
+    data_dir: str = path_setting("TFDS data directory; empty for TFDS' own default")
     algorithm: str = setting(
-        "", "FILE.py:FUNCTION of the run's method, if it is your own; loads its code"
+        "", "FILE.py:FUNCTION of the run's method, if it is one of your own; its code is loaded"
     )
-    network: str = setting("", "FILE.keras of the run's network, if it is your own", is_path=True)
+    network: str = path_setting("FILE.keras of the run's network, if it is one of your own")
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Any]:
@@ -57,7 +57,7 @@ class StoredRunOptions(VerbOptions):
 class RunOptions(StoredRunOptions):
     """The options of a verb that exports models of a run."""
 
-    output_dir: str = setting("", "a new directory for the files", is_path=True)
+    output_dir: str = path_setting("a new directory for the files")
     overwrite: bool = setting(
         False, "replace an earlier export in the output directory when the new export is whole"
     )

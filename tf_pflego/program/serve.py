@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import sys
 
-from tf_pflego.core.settings import setting
+from tf_pflego.core.settings import path_setting, setting
 from tf_pflego.program import flags, help_pages, personalize, terminal, train
 from tf_pflego.program.run_options import start_tensorflow
 from tf_pflego.system.signals import Interruption
@@ -23,15 +23,11 @@ FLAGS_OF_ARGUMENTS = train.FLAGS_OF_ARGUMENTS
 class Options(flags.VerbOptions):
     """The options of a server in addition to the flags of train."""
 
-    define: str = setting(
-        "", "write the definition of the federation to this file, and end", is_path=True
-    )
-    name: str = setting("", "name of the federation; empty for the name of its data")
-    sample: str = setting(
-        "",
-        "an .npz file in the format of the sites' files, which represents their data instead of a "
-        "dataset; its examples may be made up",
-        is_path=True,
+    define: str = path_setting("write the definition of the federation to this file, and end")
+    name: str = setting("", "what the federation is called; empty for what its data are called")
+    sample: str = path_setting(
+        "an .npz file like those of the sites, which stands in for their data in place of a "
+        "dataset; its examples may be made up"
     )
 
 

@@ -19,7 +19,7 @@ from absl import flags
 from tf_pflego import engines
 from tf_pflego.algorithms import settings_of_methods
 from tf_pflego.core import settings
-from tf_pflego.core.settings import setting
+from tf_pflego.core.settings import path_setting, setting
 from tf_pflego.program import flags as program_flags
 from tf_pflego.program import help_pages, terminal
 from tf_pflego.program.run_options import start_tensorflow
@@ -50,7 +50,7 @@ _OF_RUN = {n: one for n, one in experiments.OF_RUN.items() if n not in experimen
 class Options(program_flags.VerbOptions):
     """The options of a sweep. Values in a file override the defaults here."""
 
-    output_dir: str = setting("", "directory of the sweep", is_path=True)
+    output_dir: str = path_setting("directory of the sweep")
     seeds: str = setting("0", "seeds of the runs that are reported, as 0,1,2")
     choose: str = setting(
         experiments.CHOICES[0],
