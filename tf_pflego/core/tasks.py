@@ -40,21 +40,13 @@ CLASSIFICATION, MULTI_LABEL, REGRESSION, COUNTS = TASKS = (
     *("classification", "multi_label", "regression", "counts"),
 )
 OWN = "own"
-# The default statistics of a test; the first is shown.
+_OF_CLASSES = "top_5_accuracy", "balanced_accuracy", "macro_f1", "calibration_error"
+# The statistics of a test by default, of which the first is shown, and those that can be chosen.
 _STATISTICS = {
-    CLASSIFICATION: ("accuracy",),
-    MULTI_LABEL: ("f1", "exact_match"),
-    REGRESSION: ("root_mean_squared_error", "mean_absolute_error", "r_squared"),
-    COUNTS: ("poisson_deviance", "mean_absolute_error"),
-}
-_MORE_STATISTICS = {
-    CLASSIFICATION: (
-        *("top_5_accuracy", "balanced_accuracy", "macro_f1", "calibration_error"),
-        *("area_under_roc", "perplexity"),
-    ),
-    MULTI_LABEL: ("area_under_roc",),
-    REGRESSION: (),
-    COUNTS: ("root_mean_squared_error",),
+    CLASSIFICATION: (("accuracy",), (*_OF_CLASSES, "area_under_roc", "perplexity")),
+    MULTI_LABEL: (("f1", "exact_match"), ("area_under_roc",)),
+    REGRESSION: (("root_mean_squared_error", "mean_absolute_error", "r_squared"), ()),
+    COUNTS: (("poisson_deviance", "mean_absolute_error"), ("root_mean_squared_error",)),
 }
 
 
@@ -121,8 +113,8 @@ class Task(ByValue):
                 "`mean` and `deviation` must be one number per output, each deviation above 0; got "
                 f"{self.mean} and {self.deviation}. Leave out both, or correct them."
             )
-        chosen = self.statistics or _STATISTICS[self.labels]
-        known = (*_STATISTICS[self.labels], *_MORE_STATISTICS[self.labels])
+        by_default, more = _STATISTICS[self.labels]
+        chosen, known = self.statistics or by_default, (*by_default, *more)
         filled: dict[str, Any] = {
             "statistics": tuple(
                 one
