@@ -44,8 +44,9 @@ _BITS = Number("bits", 8, {"at_least": 1, "at_most": 16})
 _SHARE = Number("share", 0.01, {"above": 0, "at_most": 1})
 CHOICE = Choice(
     "compression",
-    "how uploads are made smaller: rounded at random to a few bits (quantized:8), a random "
-    "share of the numbers (masked:0.01) or the largest ones, the rest later (top_k:0.01); or none",
+    "compression of uploads: numbers rounded at random to a few bits (quantized:8), a random "
+    "share of the numbers (masked:0.01) or the largest numbers first and the rest later "
+    "(top_k:0.01); or none",
     {"quantized": _BITS, "masked": _SHARE, "top_k": _SHARE},
 )
 _FEWEST = 32  # Numbers in an array below which to compress it gains nothing.

@@ -50,9 +50,9 @@ ROBUST_SUMS = NORM_BOUND, MEDIAN, TRIMMED_MEAN, GEOMETRIC_MEDIAN = (
 _TRIMMED_SHARE = Number("trimmed_share", 0.1, {"at_least": 0, "below": 0.5})
 CHOICE = Choice(
     "robust_sum",
-    "what takes the place of the mean over participants: the mean of uploads of a bounded norm "
-    "(norm_bound), or what few wrong ones cannot move far, of each number (median, or without a "
-    "share at each end: trimmed_mean:0.1) or of whole uploads (geometric_median); or none",
+    "replacement of the mean over participants: the mean of uploads of a bounded norm "
+    "(norm_bound), the median of each number (median), its mean without a share at each end "
+    "(trimmed_mean:0.1) or the geometric median of whole uploads (geometric_median); or none",
     {**dict.fromkeys(ROBUST_SUMS), TRIMMED_MEAN: _TRIMMED_SHARE},
 )
 _STEPS, _SMOOTHING = 10, 1e-6  # Source (3) takes fewer steps, each of which costs it messages.

@@ -34,15 +34,15 @@ EXAMPLE = "--definition=definition.json --name=north --data=north.npz --state_di
 class Options(flags.VerbOptions):
     """The client, its federation and its data."""
 
-    definition: str = path_setting("file from the server that says what the federation is")
-    name: str = setting("", "which of the federation's clients this one is")
+    definition: str = path_setting("the server's file with the definition of the federation")
+    name: str = setting("", "name of this client in the federation")
     data: str = path_setting(
         f"file with the arrays {', '.join(ARRAYS)}; labels are the numbers of the federation's "
         "classes or their names"
     )
     table: str = path_setting(
-        "file of the client's rows, .csv, .tsv or .parquet, in place of data; the definition says "
-        "which columns are read"
+        "file of the client's rows, .csv, .tsv or .parquet, instead of data; the definition lists "
+        "the columns"
     )
     missing: str = setting(
         "refuse",
@@ -50,10 +50,9 @@ class Options(flags.VerbOptions):
         "missing values",
         choices=("refuse", "drop"),
     )
-    network: str = path_setting("Keras file of the network, if the definition asks for one")
+    network: str = path_setting("Keras file of the network, if the definition needs it")
     state_dir: str = path_setting(
-        "the client's own directory, which holds all that it needs to go on: definition, name and "
-        "data may be left out then"
+        "the client's own directory; once it exists, definition, name and data are not needed"
     )
     most_epsilon: float = setting(
         0.0,

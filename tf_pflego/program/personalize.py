@@ -30,7 +30,7 @@ class Options(RunOptions):
     """The clients that learn on, and how."""
 
     output_dir: str = path_setting(
-        "a new directory for the clients' models and the table; empty for none"
+        "a new directory for the clients' models and the table; empty to write none"
     )
     data: str = setting(
         "",

@@ -24,13 +24,12 @@ class Options(flags.VerbOptions):
     """The files to write, and their format."""
 
     output: str = path_setting(
-        "the page, report.html if it is left out; or in another format the directory of figures, "
-        "report if it is left out; files that are there are replaced if the same runs made them"
+        "the page, by default report.html, or in another format the directory of figures, by "
+        "default report; existing files are replaced only if they show the same runs"
     )
     format: str = setting("html", "a page, or figures for a paper", choices=FORMATS)
     reference: str = path_setting(
-        "the run that the clients of the others are compared with; empty for the first that has "
-        "ended"
+        "run for the comparison of clients; empty for the first that has ended"
     )
 
 

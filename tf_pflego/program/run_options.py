@@ -29,7 +29,7 @@ class StoredRunOptions(VerbOptions):
     algorithm: str = setting(
         "", "FILE.py:FUNCTION of the run's method, if it is one of your own; its code is loaded"
     )
-    network: str = path_setting("FILE.keras of the run's network, if it is one of your own")
+    network: str = path_setting("FILE.keras of the run's network, if it is your own")
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Any]:

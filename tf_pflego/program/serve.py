@@ -24,9 +24,9 @@ class Options(flags.VerbOptions):
     """The options of a server in addition to the flags of train."""
 
     define: str = path_setting("write the definition of the federation to this file, and end")
-    name: str = setting("", "what the federation is called; empty for what its data are called")
+    name: str = setting("", "name of the federation; empty for the name of its data")
     sample: str = path_setting(
-        "an .npz file like those of the sites, which stands in for their data in place of a "
+        "an .npz file in the format of the sites' files, which represents their data instead of a "
         "dataset; its examples may be made up"
     )
 
