@@ -159,7 +159,7 @@ EXPORT = ("export", "--run={run}", "--output_dir={tmp}/x")
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["exprt"], " client, export, personalize, audit, report, list, or left out to train; got"),
+        (["exprt"], " client, export, predict, personalize, audit, report, list, or left out to"),
         (["exprt"], "Did you mean export?"),
         (["export"], "--run must be given; got nothing"),
         (["export", "--run={run}"], "--output_dir must be given; got nothing"),
@@ -172,6 +172,10 @@ EXPORT = ("export", "--run={run}", "--output_dir={tmp}/x")
         ([*EXPORT, "--quantize=int8"], "must be none for"),
         ([*EXPORT, "--shared_body", "--format=keras"], "must be used with --format=savedmodel"),
         (["personalize", "--run={run}"], "--data must be given"),
+        (
+            ["predict", "--run={run}", "--table={run}", "--output={tmp}/x"],
+            "--table must be left out for a run whose clients came from no table",
+        ),
         (["personalize", "--run={run}", "--data=x", "--output_dir={run}"], "must be a new or em"),
         (["personalize", "--run={run}", "--data={tmp}/no.npz"], "no.npz cannot be read as one"),
         (["personalize", "--run={run}", "--data={tmp}/n", "--shots=0"], "--shots must be numbers"),

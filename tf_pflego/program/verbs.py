@@ -16,6 +16,7 @@ VERBS = {
     "serve": "train with clients that are programs on other machines",
     "client": "take part in a federation with the data of this machine",
     "export": "write clients' models of a run to files that need TensorFlow or TFLite alone",
+    "predict": "predict the rows of a new table, each by the model of its client in a run",
     "personalize": "let clients that never took part learn on from a run, and export them",
     "audit": "try out whether a private run hides a client as well as it claims",
     "report": "write a page about runs or a sweep, or figures for a paper",

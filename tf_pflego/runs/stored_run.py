@@ -11,7 +11,7 @@ import contextlib
 import functools
 import os
 import pathlib
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tf_pflego import algorithms, data, models
 from tf_pflego.core import statistic_names
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data.datasets.catalogue import NAMES
+from tf_pflego.data.tables import AUTO
 from tf_pflego.runs import build, loading, methods, partition_file, reader, settings_read
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.plan import OWN_NETWORK, Plan, is_own, parts_of
@@ -165,9 +166,17 @@ class StoredRun:
         """Returns a client's model as a Keras model; see `Simulation.client_model`."""
         return self._restored.client_model(client, name)
 
-    def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
-        """Returns the predictions of all clients for their examples; see `Simulation.predict`."""
-        return self._restored.predict(split, name)
+    @overload
+    def predict(self, split: str = ..., name: str | None = ...) -> list[np.ndarray]: ...
+
+    @overload
+    def predict(
+        self, split: Any, name: str | None = ..., missing: str = ...
+    ) -> dict[str, np.ndarray]: ...
+
+    def predict(self, split: Any = "test", name: str | None = None, missing: str = AUTO) -> Any:
+        """Returns all clients' predictions for their examples or a table's; see `Simulation`."""
+        return self._restored.predict(split, name, missing=missing)
 
     def evaluate(self, train_loss: bool = True, metrics: Metrics | None = None) -> Evaluation:
         """Returns the statistics of all clients; see `Simulation.evaluate`."""

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import tensorflow as tf
@@ -16,8 +16,9 @@ from tf_pflego.core.seeds import client_seeds
 from tf_pflego.data import checks, client_names
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
+from tf_pflego.data.tables import AUTO
 from tf_pflego.engines.tracing import Traced, traces_of
-from tf_pflego.simulation import engine_choice, measuring
+from tf_pflego.simulation import engine_choice, measuring, predicting
 from tf_pflego.simulation.client_models import (
     checked_model,
     classes_of,
@@ -192,29 +193,69 @@ class Trained:
         num_outputs = map(self.algorithm.model.outputs_of, self.data.num_classes[ids])
         return [one[..., :k] for one, k in zip(predicted, num_outputs, strict=True)]
 
+    @overload
+    def predict(
+        self, split: str = ..., name: str | None = ..., client_ids: Sequence[int] | None = ...
+    ) -> list[np.ndarray]: ...
+
+    @overload
+    def predict(
+        self, split: Any, name: str | None = ..., *, missing: str = ...
+    ) -> dict[str, np.ndarray]: ...
+
     @in_turn()
     def predict(
         self,
-        split: str = "test",
+        split: Any = "test",
         name: str | None = None,
         client_ids: Sequence[int] | None = None,
-    ) -> list[np.ndarray]:
-        """Returns the predictions of clients' served models for their own examples.
+        missing: str = AUTO,
+    ) -> Any:
+        """Returns the predictions of clients' served models, for their own examples or new rows.
 
         Args:
-          split: test, train or, if there are such examples, validation.
+          split: test, train or, if there are such examples, validation; or a table, as `from_table`
+            takes it except that its path must be a `pathlib.Path`. The table has the column of
+            clients and the features of the table that the clients came from; others are not read.
           name: As in `client_model`.
-          client_ids: The ids of the clients; None for all.
+          client_ids: The ids of the clients; None for all. A table names its clients itself.
+          missing: The treatment of missing values in a table: refuse, mean or drop, as in
+            `from_table`, or auto for the treatment in the table that the clients came from.
 
         Returns:
-          The predictions of each client for its n_i examples in order, [n_i, K_i] float32:
-          the probabilities of K_i classes or labels, or quantities in the units of the labels; of
-          sequences [n_i, T, K_i]. These are up to float32 the predictions of `client_model`.
+          For a split the predictions of each client for its n_i examples in order, [n_i, K_i]
+          float32: the probabilities of K_i classes or labels, or quantities in the units of the
+          labels; of sequences [n_i, T, K_i]. These are up to float32 the predictions of
+          `client_model`.
+
+          For a table columns [n] by name, in the order of its rows: `row`, the place in the table
+          from 0 on; `client`; `known`, False for a client that is not among these, which gets what
+          a new client is served before it has examples. Then for classes `prediction` and a
+          `probability_CLASS` each, NaN for a class that the client does not have; for several
+          labels a `probability_LABEL` each; for quantities and counts `prediction`, and
+          `test_error`, the root of the mean squared error on the client's test examples, NaN if it
+          is not known, both with `_LABEL` at their end if there are several.
 
         Raises:
-          TypeError: The ids are no integers.
-          ValueError: There is no such split, model or client.
+          TypeError: The ids are no integers, or the table has another class.
+          ValueError: There is no such split, model or client, the clients came from no table, the
+            table cannot be read so, or a new client cannot be served.
         """
+        if not isinstance(split, str):
+            if client_ids is not None:
+                raise ValueError(
+                    f"`client_ids` must be left out with a table; got {values.shown(client_ids)}. "
+                    "Give the rows of these clients alone."
+                )
+            from tf_pflego.data.tables import new_rows  # It takes pyarrow.
+
+            rows = new_rows.read(split, self.data.preprocessing, missing)
+            return predicting.predictions(self, rows, name)
+        if missing != AUTO:
+            raise ValueError(
+                "`missing` must be left out for a split, which has no gaps; got "
+                f"{values.shown(missing)}. Leave it out."
+            )
         name = served_name(self.algorithm, name)
         split = values.one_of("split", split, tuple(self.data.splits))
         count = self.data.num_clients

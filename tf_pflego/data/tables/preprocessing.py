@@ -78,12 +78,14 @@ class Preprocessing:
       missing: The treatment of a missing value: refuse, mean (a number becomes the mean, a category
         an unknown category) or drop (the row is excluded).
       class_names: The classes of the rows, in the order of their numbers, or None.
+      client_column: The column with the client of each row; empty if no column has it.
     """
 
     columns: tuple[Column, ...]
     encoding: str = "one_hot"
     missing: str = "refuse"
     class_names: tuple[str, ...] | None = None
+    client_column: str = dataclasses.field(default="", compare=False)
 
     @property
     def text_columns(self) -> frozenset[str]:
@@ -104,7 +106,8 @@ class Preprocessing:
             columns.append(Column(str(column["name"]), categories, mean, deviation))
         names = written.get("class_names")
         names = None if names is None else tuple(map(str, names))
-        return cls(tuple(columns), written["encoding"], written["missing"], names)
+        client = str(written.get("client_column", ""))
+        return cls(tuple(columns), written["encoding"], written["missing"], names, client)
 
     @property
     def num_codes(self) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ _UNREADABLE = (
 _INEXACT_FROM = {32: 2**24, 64: 2**53}  # which floats, by their bits, skip whole numbers
 _PER_SECOND = {"s": 1e0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _WHOLE = re.compile(r"-?[0-9]{1,40}")
+_PLAIN_NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 
 
 def read(
@@ -320,9 +321,11 @@ def refuse_missing(table: pa.Table, remedy: str = "") -> None:
 def numbers(array: pa.ChunkedArray, name: str, remedy: str = "") -> np.ndarray:
     """Returns a column of numbers as [N] float64, NaN where there is none."""
     if array.type == pa.string():
+        some = array.drop_null()
+        row = pc.index(pc.match_substring_regex(some, _PLAIN_NUMBER), False).as_py()
         raise ValueError(
             f"the column {name!r} must be of numbers; got text, such as "
-            f"{values.shown(array.drop_null()[0].as_py())}. {remedy}Correct the column."
+            f"{values.shown(some[max(row, 0)].as_py())}. {remedy}Correct the column."
         )
     column = array.cast(pa.float64(), safe=False).to_numpy()
     is_huge = np.abs(column) > np.finfo(np.float32).max

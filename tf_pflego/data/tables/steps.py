@@ -141,10 +141,10 @@ class Asked:
         """Returns the rows that have the values that they need."""
         if self.preprocessing is not None:
             needed = [column.name for column in self.preprocessing.columns]
-            _refuse_lacking(source.column_names, needed)
+            refuse_lacking(source, needed)
         columns, features, coded = self._columns(source, faults)
         remedy = "`missing='mean'` or " if self.preprocessing is None else ""
-        return Rows(_with_values(columns, features, self.missing, remedy, faults), features, coded)
+        return Rows(with_values(columns, features, self.missing, remedy, faults), features, coded)
 
     def split(
         self, rows: Rows, min_rows: int, small_clients: str, seed: int, faults: Faults
@@ -186,6 +186,8 @@ class Asked:
         faults.refuse()
         class_names = names if self.task == CLASSIFICATION else ()
         log.info(_what_becomes(self.labels, class_names, preprocessing))
+        client = [*self.client, preprocessing.client_column][0]
+        preprocessing = dataclasses.replace(preprocessing, client_column=client)
         return Coded(preprocessing.examples(inputs), labels, count, names, preprocessing)
 
     def _columns(self, source, faults):
@@ -264,9 +266,9 @@ def _refuse_other(preprocessing, features, categories, encoding, missing):
             )
 
 
-def _refuse_lacking(names, needed):
+def refuse_lacking(source: pa.Table, needed: Sequence[str]) -> None:
     """Raises ValueError if a table lacks a column of an earlier one."""
-    if lacking := [name for name in needed if name not in names]:
+    if lacking := [name for name in needed if name not in source.column_names]:
         raise ValueError(
             f"`table` must have the columns of the earlier table, {_first(needed)}; it lacks "
             f"{lacking[0]!r:.60}. Give it this column."
@@ -305,7 +307,9 @@ def _able(source, names, categories, encoding):
     return able
 
 
-def _with_values(rows, features, missing, remedy, faults):
+def with_values(
+    rows: pa.Table, features: Sequence[str], missing: str, remedy: str, faults: Faults
+) -> pa.Table:
     """Returns the rows with all required values. The remaining rows are faults or counted."""
     if missing == "refuse":
         with faults.collected():

@@ -1,0 +1,112 @@
+"""Predicts the rows of a new table, each by the model of its client in a run on a table.
+
+The table has the columns of the run's table, and labels are not read. The output has the rows in
+the same order, with their numbers from 0 on, their clients, the predicted class and the probability
+of each class, or the predicted quantity and the client's error in the test. The column `known` is 0
+for a client that the run does not have, and a new client's model predicts its rows.
+"""
+
+import dataclasses
+import os
+import pathlib
+
+import numpy as np
+
+from tf_pflego.core.settings import setting
+from tf_pflego.data import tables
+from tf_pflego.program import flags, terminal
+from tf_pflego.program.run_options import StoredRunOptions
+from tf_pflego.simulation import predicting
+from tf_pflego.system import durable, texts
+from tf_pflego.system.signals import Interruption
+
+FLAGS_OF_ARGUMENTS = {"name": "model"}
+
+USAGE = "--run=DIR --table=FILE --output=FILE.csv [--NAME=VALUE ...]"
+EXAMPLE = "--run=runs/pupils --table=new_pupils.csv --output=predictions.csv"
+_HEAD = f"{predicting.ROW},{predicting.CLIENT},{predicting.KNOWN},"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(StoredRunOptions):
+    """The rows to predict, and the file of predictions."""
+
+    table: str = setting(
+        "", "file of new rows, .csv, .tsv or .parquet, with the columns of the run's", is_path=True
+    )
+    output: str = setting("", "a new CSV file for the predictions", is_path=True)
+    overwrite: bool = setting(
+        False, "replace the earlier predictions that the output holds, when the new are whole"
+    )
+    model: str = setting("", "which of the models that the method serves; empty for the first")
+    missing: str = setting(
+        tables.AUTO,
+        "rows that lack a value: refused, filled with means (mean), left out (drop), or as in the "
+        "run's table (auto)",
+        choices=(tables.AUTO, *tables.MISSING),
+    )
+    separator: str = setting(tables.AUTO, "what stands between cells, or what the header has")
+    decimal: str = setting(
+        tables.AUTO, "what stands before the fractions of numbers", choices=tables.DECIMALS
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.refuse_empty("run", "table", "output")
+
+
+def run(flag_values, interruption: Interruption) -> None:
+    """Predicts, writes the file, and shows how many rows it has."""
+    options = flags.options_from(Options, flag_values)
+    output = _free(options.output, options.overwrite)
+    with options.opened() as run:
+        from tf_pflego.data.tables import new_rows  # It takes pyarrow.
+
+        how = options.missing, options.separator, options.decimal
+        table = pathlib.Path(options.table)
+        rows = new_rows.read(table, run.clients.preprocessing, *how)
+        with run.simulation("in_process") as simulation:
+            interruption.check()
+            columns = predicting.predictions(simulation, rows, options.model or None)
+    interruption.check()
+    is_known = columns[predicting.KNOWN]
+    new = len(set(rows.clients[~is_known]))
+    cells = zip(*map(_written, columns.values()), strict=True)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with durable.batch() as files:
+        files.csv(_free(options.output, options.overwrite), columns, cells)
+    terminal.show(
+        f"{texts.counted(len(is_known), 'row')} predicted, {np.count_nonzero(~is_known)} of them "
+        f"of {texts.counted(new, 'client')} that the run does not have; written to {output}"
+    )
+
+
+def _free(output, overwrite):
+    """Returns the path of a file that is not there or, to be overwritten, is of predictions."""
+    path = pathlib.Path(output).expanduser()
+    if not os.path.lexists(path):
+        return path
+    if not overwrite:
+        raise ValueError(
+            f"`output` must be a new file; {path} is there. Choose another `output`, or replace "
+            "earlier predictions with `overwrite=True`."
+        )
+    is_own = path.is_file() and not path.is_symlink()
+    if is_own:
+        with open(path, "rb") as file:
+            is_own = file.read(len(_HEAD)) == _HEAD.encode()
+    if not is_own:
+        raise ValueError(
+            f"`overwrite` must be given for earlier predictions only; {path} does not begin with "
+            f"the columns {_HEAD[:-1]}. Choose another `output`."
+        )
+    return path
+
+
+def _written(column):
+    """Returns the cells of a column; a number that is not known is empty."""
+    if column.dtype == bool:
+        return column.astype(int).tolist()
+    if column.dtype.kind == "f":  # As few digits as tell float32 apart.
+        return ["" if one != one else str(one) for one in column.astype(np.float32)]
+    return column.tolist()
