@@ -162,7 +162,7 @@ ROWS = [
     (lambda: pfl.load_run(3), "`directory` must be a path, text or os.PathLike; got 3. Correct"),
     (lambda: pfl.NewClients(3, arrays()), TypeError, "`simulation` must be of the class Simulat"),
     (lambda: pfl.export_clients(3, [0], "x"), TypeError, "`simulation` must be of the class Sim"),
-    (lambda: pfl.export_shared_body(3, [0], "x"), TypeError, "`simulation` must be of the class"),
+    (lambda: pfl.export_bundle(3, [0], "x"), TypeError, "`simulation` must be of the class"),
     (lambda: configured(engine=np.zeros([2, 2]))(), r"devices; got array\(\[\[0., 0.\], \["),
     (lambda: ClientData(3, 3, [2]), TypeError, "`train` must be of the class ClientSplit; got int"),
     (lambda: pfl.federate(3, 3), TypeError, "`dataset` must be of the class Dataset; got int"),

@@ -56,7 +56,7 @@ USES = [
     (lambda s: s.client_model(np.zeros([2, 3])), r"of a client; got array\(\[\[0., 0., 0.\], \["),
     (lambda s: pfl.NewClients(s, arrays()).curve([1], 1, "x"), "`seed` must be a finite number"),
     (lambda s: pfl.export_clients(s, [0], 3), "`output_dir` must be a path, text or os.PathLike"),
-    (lambda s: pfl.export_shared_body(s, [], "x"), "`clients` must be the ids of at least one"),
+    (lambda s: pfl.export_bundle(s, [], "x"), "`clients` must be the ids of at least one"),
     (lambda s: pfl.NewClients(s, 3), TypeError, "`clients` must be of the class"),
     (lambda s: pfl.NewClients(s, arrays(), 1, 0), "`learning_rate` must be above 0; got"),
     (lambda s: pfl.NewClients(s, arrays()).trained(1), "a number for mini-batches, .* got 'auto'"),

@@ -31,9 +31,10 @@ from tf_pflego.runs.callbacks import Callback, EarlyStopping
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.stored_run import StoredRun, load_run
 from tf_pflego.runs.training import run
+from tf_pflego.serving.bundle import export_bundle
 from tf_pflego.serving.exporting import export_clients
 from tf_pflego.serving.new_clients import NewClients
-from tf_pflego.serving.shared_body import export_shared_body
+from tf_pflego.serving.personal_models import PersonalModels
 from tf_pflego.simulation.frozen_features import with_frozen_features
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.sweeps.experiments import Experiment, Range, grid
@@ -54,6 +55,7 @@ __all__ = [
     "NewClients",
     "Participation",
     "Partition",
+    "PersonalModels",
     "Range",
     "RayOptions",
     "RunConfig",
@@ -69,8 +71,8 @@ __all__ = [
     "build_simulation",
     "compressed",
     "dirichlet",
+    "export_bundle",
     "export_clients",
-    "export_shared_body",
     "federate",
     "from_arrays",
     "from_table",

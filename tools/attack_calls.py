@@ -86,7 +86,7 @@ def right_calls(directory: pathlib.Path) -> list[partial]:
         partial(new.curve, shots=[1], draws=1),
         partial(new.trained, epochs=1),
         partial(pfl.export_clients, **exported, output_dir=out, format="keras", overwrite=True),
-        partial(pfl.export_shared_body, **exported, output_dir=directory / "body"),
+        partial(pfl.export_bundle, **exported, output_dir=directory / "bundle"),
         partial(pfl.load_run, directory=run),
         partial(stored.client_model, client=0),
         partial(stored.evaluate),

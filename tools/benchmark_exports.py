@@ -92,9 +92,9 @@ def _of_many():
         tempfile.TemporaryDirectory() as scratch,
     ):
         simulation.run_round()
-        directory = pathlib.Path(scratch) / "shared"
+        directory = pathlib.Path(scratch) / "bundle"
         started = time.perf_counter()
-        pfl.export_shared_body(simulation, range(_MANY), directory)
+        pfl.export_bundle(simulation, range(_MANY), directory)
         seconds = time.perf_counter() - started
         heads = np.load(directory / "heads.npy", mmap_mode="r")
         theta = simulation.algorithm.model.initial_theta
@@ -102,11 +102,11 @@ def _of_many():
             "num_parameters": sum(leaf.size for leaf in theta),
             "train_examples": 600,
             "of_many_clients": {
-                "clients": len(heads),
+                "clients": len(heads) - 1,
                 "rows": heads.shape[1],
                 "bytes": size_of(directory),
                 "bytes_of_heads": size_of(directory / "heads.npy"),
-                "bytes_of_body": size_of(directory / "body"),
+                "bytes_of_body": size_of(directory / "model"),
                 "seconds": seconds,
             },
         }

@@ -41,7 +41,7 @@ def texts():
 
 # What the code of a page leaves behind.
 WRITTEN = {
-    "serving.md": ("models", "phone/client_3.tflite", "shared", "client_3.learnt"),
+    "serving.md": ("models", "phone/client_3.tflite", "bundle", "client_3.learnt"),
     "own_method.md": ("client_3.keras", "runs/mean_regularized.html"),
     "start.md": ("client_3.keras", "runs/own.html"),
 }

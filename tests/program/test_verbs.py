@@ -54,10 +54,10 @@ def test_tflite_without_learning(run, tmp_path, capsys):
 
 
 def test_heads_of_all_clients_are_exported_with_one_body(run, tmp_path, capsys):
-    flags = ["--shared_body", f"--output_dir={tmp_path / 'shared'}"]
+    flags = ["--format=bundle", f"--output_dir={tmp_path / 'shared'}"]
     result = done(["export", f"--run={run}", *flags], capsys)
     assert result.stdout == f"10 clients written to {tmp_path / 'shared'}\n"
-    assert np.load(tmp_path / "shared" / "heads.npy").shape[:2] == (10, 2)
+    assert np.load(tmp_path / "shared" / "heads.npy").shape[:2] == (11, 2)
     refused = in_this_process(["export", f"--run={run}", *flags], capsys)
     assert_refused(refused, "must be a new or empty directory", "with --overwrite.")
     flags = ["--format=keras", "--clients=2", "--overwrite", "--quiet", flags[1]]
@@ -170,7 +170,7 @@ EXPORT = ("export", "--run={run}", "--output_dir={tmp}/x")
         ([*EXPORT, "--clients=best"], "--clients must be"),
         ([*EXPORT, "--model=own"], "--model must be one of personalized"),
         ([*EXPORT, "--quantize=int8"], "must be none for"),
-        ([*EXPORT, "--shared_body", "--format=keras"], "must be used with --format=savedmodel"),
+        ([*EXPORT, "--format=bundle", "--quantize=int8"], "must be none or float16 for bundle"),
         (["personalize", "--run={run}"], "--data must be given"),
         (
             ["predict", "--run={run}", "--table={run}", "--output={tmp}/x"],

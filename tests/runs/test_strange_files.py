@@ -115,7 +115,7 @@ def test_an_export_does_not_replace_what_none_wrote(place, tmp_path):
     assert there() == laid
 
 
-STRANGE = ("models/heads.npy", "models/body", "models/client_2", ".models.partial")
+STRANGE = ("models/heads.npy", "models/model", "models/client_2", ".models.partial")
 
 
 @pytest.mark.parametrize("name", [*STRANGE, ".models.replaced"])

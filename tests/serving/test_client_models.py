@@ -190,7 +190,7 @@ def test_layers_of_the_users_own_are_copied_if_they_say_how(tmp_path):
     with pytest.raises(ValueError, match=r"(?s)make again.*NotImplementedError.*`get_config`"):
         simulation.client_model(0)
     # A SavedModel has what the body computes, and needs no copy of its layers.
-    assert pfl.export_shared_body(simulation, [0], tmp_path / "shared")["clients"]["0"]["row"] == 0
+    assert pfl.export_bundle(simulation, [0], tmp_path / "bundle")["clients"] == {"count": 1}
 
 
 class TwoNorms(layers.Layer):

@@ -1,6 +1,5 @@
 """Exported models serve and learn on as the run's clients do, with TensorFlow alone."""
 
-import json
 import pathlib
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.methods import each_of, thorough
 from tests.serving.test_client_models import clients_of, images, simulation_of, small_cnn
-from tests.starts import ROOT
 from tf_pflego.core.algorithm import Client
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.models.personalization import learning_on
@@ -204,38 +202,6 @@ def test_what_only_serves_needs_no_operation_but_tflites_own(dtype, tmp_path):
     assert not [op["op_name"] for op in operations if op["op_name"].startswith("Flex")]
 
 
-def test_a_body_is_written_once_for_all_heads(simulation, tmp_path):
-    """The lines that the documentation shows read what was written."""
-    pfl.export_shared_body(simulation, [1, 0], tmp_path / "shared")
-    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
-    lines = page.split("TensorFlow alone reads both:\n\n```python\n")[1].partition("```")[0]
-    lines = lines.replace('"shared/', f'"{tmp_path}/shared/')
-    for client in served_clients(simulation, [0, 1]):
-        code = lines.replace('["7"]', f'["{client.number}"]')
-        variables = {"tf": tf, "np": np, "json": json, "examples": client.test_examples}
-        exec(code, variables)
-        expected = client.predictions()
-        actual = variables["served"]["probabilities"].numpy()
-        np.testing.assert_allclose(actual[:, : expected.shape[1]], expected, atol=1e-6)
-        assert not actual[:, expected.shape[1] :].any()
-        wanted = np.array(client.class_names)[np.argmax(expected, axis=1)]
-        np.testing.assert_array_equal(variables["names"], wanted)
-    size = 4 * sum(leaf.size for leaf in simulation.algorithm.model.initial_theta)
-    heads = np.load(tmp_path / "shared" / "heads.npy")
-    variables = tmp_path / "shared" / "body" / "variables"
-    held = sum(path.stat().st_size for path in variables.iterdir())
-    assert size < held < size + 1000
-    assert heads.shape == (2, 3, simulation.algorithm.model.num_features + 1)
-    functions = tf.saved_model.load(str(tmp_path / "shared" / "body")).signatures
-    for row, client in zip((1, 0), served_clients(simulation, [0, 1]), strict=True):
-        examples, labels = simulation.data.train.of(client.number)
-        rows = len(client.class_names)
-        of_one = {"head": heads[row], "num_classes": rows}
-        actual = learn_on(functions, examples, labels, STEPS, **of_one)
-        expected = learnt(client, examples, labels)
-        np.testing.assert_allclose(actual["head"][:rows], expected.head[:rows], atol=1e-5)
-
-
 def test_with_a_class_mask_no_model_predicts_a_class_that_the_client_lacks(tmp_path):
     clients = clients_of(images, label_space="global", num_classes=10, class_mask=True)
     with simulation_of(small_cnn(), clients, "fedavg") as simulation:
@@ -243,12 +209,11 @@ def test_with_a_class_mask_no_model_predicts_a_class_that_the_client_lacks(tmp_p
         raw, labels = clients.train.of(0)
         actual = [simulation.client_model(0).predict(raw, verbose=0)]
         (entry,) = pfl.export_clients(simulation, [0], tmp_path / "alone")
-        pfl.export_shared_body(simulation, [0], tmp_path / "shared")
+        pfl.export_bundle(simulation, [0], tmp_path / "bundle")
     signatures = tf.saved_model.load(str(tmp_path / "alone" / entry["file"])).signatures
     actual.append(signatures["serve"](examples=tf.constant(raw))["probabilities"])
-    serve = tf.saved_model.load(str(tmp_path / "shared" / "body")).signatures["serve"]
-    head = np.load(tmp_path / "shared" / "heads.npy")[0]
-    actual.append(serve(examples=tf.constant(raw), head=head)["probabilities"])
+    models = pfl.PersonalModels(tmp_path / "bundle")
+    actual.append(models.predict(["0"] * len(raw), raw)[0])
     for probabilities in map(np.asarray, actual):
         assert set(np.unique(probabilities.nonzero()[1])) == {5, 9}
         np.testing.assert_allclose(probabilities, actual[0], atol=1e-6)
@@ -265,10 +230,6 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(simulation, tmp_p
     ):
         with pytest.raises(ValueError, match=message):
             pfl.export_clients(simulation, [0], tmp_path / "models", **how)
-    with simulation_of(small_cnn(), clients_of(images), "local") as of_bodies:
-        of_bodies.run_round()
-        with pytest.raises(ValueError, match=r"client 1's differs from client 0's, as local"):
-            pfl.export_shared_body(of_bodies, [0, 1], tmp_path / "shared")
     assert not list(tmp_path.iterdir())
 
 
@@ -297,19 +258,17 @@ def test_files_have_the_names_of_the_clients_and_replace_an_earlier_export_as_a_
             (0, "../Süd", "client_..%2FSüd.keras"),
         ]
         assert all((models / entry["file"]).is_file() for entry in entries)
-        for export in (pfl.export_clients, pfl.export_shared_body):
+        for export in (pfl.export_clients, pfl.export_bundle):
             said = "replace an earlier export with `overwrite=True"
             with pytest.raises(FileExistsError, match=said):
                 export(simulation, [1], models)
         pfl.export_clients(simulation, [1], models, "keras", overwrite=True)
         files = ["client_a%2F%252Fb.keras", "clients.json"]
         assert sorted(path.name for path in models.iterdir()) == files
-        pfl.export_shared_body(simulation, "all", models, overwrite=True)
-        files = ["body", "clients.json", "heads.npy"]
-        assert sorted(path.name for path in models.iterdir()) == files
-        assert list(tmp_path.iterdir()) == [models]
-        about = json.loads((models / "clients.json").read_text())["clients"]
-        assert {name: own["row"] for name, own in about.items()} == {"../Süd": 0, "a/%2Fb": 1}
+        for _ in range(2):
+            pfl.export_bundle(simulation, "all", models, overwrite=True)
+            assert (models / "names.txt").read_text() == "../Süd\na/%2Fb\n"
+            assert list(tmp_path.iterdir()) == [models]
         few = pfl.NewClients(simulation, simulation.data.part(1, 2), steps=0)
         assert [client.name for client in few.learnt()] == ["a/%2Fb"]
         assert [*simulation.client_model("../Süd").class_names] == ["5", "9"]

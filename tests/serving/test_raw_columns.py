@@ -101,21 +101,6 @@ def test_a_clients_keras_model_takes_the_columns():
         np.testing.assert_allclose(served, expected, atol=TOLERANCE)
 
 
-def test_a_shared_body_takes_the_columns(tmp_path):
-    simulation = simulation_with("mixed")
-    content = pfl.export_shared_body(simulation, ["1296"], tmp_path / "models")
-    serve = tf.saved_model.load(tmp_path / "models" / "body").signatures["serve"]
-    head = np.load(tmp_path / "models" / "heads.npy")[content["clients"]["1296"]["row"]]
-    kinds = (tf.string, tf.float32, tf.int64)
-    names = content["inputs"]
-    rows = {
-        name: tf.constant(MIXED[column], kind)
-        for (name, column), kind in zip(names.items(), kinds, strict=True)
-    }
-    served = serve(**rows, head=tf.constant(head))["probabilities"][:, :2]
-    np.testing.assert_allclose(served, expected_of(simulation, MIXED), atol=TOLERANCE)
-
-
 @pytest.mark.thorough
 def test_columns_far_from_zero_are_float64(tmp_path):
     second = 1_700_000_000 + np.arange(45)

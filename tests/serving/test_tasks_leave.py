@@ -190,18 +190,16 @@ def test_tflite_files_learn_on(kind, tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["regression", "gru"])
 def test_a_body_is_shared(kind, tmp_path):
-    output, classes = OUTPUTS.get(kind, "probabilities"), {}
     with simulation_of(kind) as simulation:
-        pfl.export_shared_body(simulation, "all", tmp_path / "shared")
+        pfl.export_bundle(simulation, "all", tmp_path / "bundle")
         (client,) = served_clients(simulation, [1])
         examples, labels = simulation.data.train.of(1)
-    functions = tf.saved_model.load(str(tmp_path / "shared" / "body")).signatures
-    head = tf.constant(np.load(tmp_path / "shared" / "heads.npy")[1])
-    found = functions["serve"](examples=tf.constant(client.test_examples), head=head)[output]
+    models = pfl.PersonalModels(tmp_path / "bundle")
+    found, _ = models.predict(["1"] * len(client.test_examples), client.test_examples)
     np.testing.assert_allclose(found, client.predictions(), rtol=1e-5, atol=1e-6)
-    if client.model.task.has_classes:
-        classes["num_classes"] = TOKENS
-    learnt_head = learn_on(functions, examples, labels, 15, 0.0, head=head, **classes)["head"]
+    functions = tf.saved_model.load(str(tmp_path / "bundle" / "model")).signatures
+    about = {"head": client.weights.head, "classes": client.classes}
+    learnt_head = learn_on(functions, examples, labels, 15, 0.0, **about)["head"]
     wanted = learnt(client, examples, labels, rate=0.0).head
     np.testing.assert_allclose(learnt_head, wanted, atol=1e-4)
 

@@ -138,15 +138,13 @@ def test_a_file_takes_images(format, simulation, clients, tmp_path):
 
 
 @pytest.mark.thorough
-def test_tflite_and_a_shared_body_take_images(simulation, clients, tmp_path):
+def test_tflite_and_a_bundle_take_images(simulation, clients, tmp_path):
     """An export compares a file's predictions to the run's."""
     pfl.export_clients(simulation, [1], tmp_path / "lite", "tflite")
-    pfl.export_shared_body(simulation, "all", tmp_path / "shared")
+    pfl.export_bundle(simulation, "all", tmp_path / "bundle")
     of_client, _ = clients.test.of(1)
-    heads = np.load(tmp_path / "shared/heads.npy")
-    loaded = tf.saved_model.load(str(tmp_path / "shared/body"))
-    served = loaded.signatures["serve"](examples=tf.constant(of_client), head=heads[1])
-    (predicted,) = served.values()
+    models = pfl.PersonalModels(tmp_path / "bundle")
+    predicted, _ = models.predict([clients.name_of(1)] * len(of_client), of_client)
     assert_near([predicted], [simulation.predict()[1]], **NEAR)
 
 

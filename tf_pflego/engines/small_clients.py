@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Algorithm, Weights, specs_of
+from tf_pflego.core.algorithm import Algorithm, Served, Weights, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.statistics import Statistics
 from tf_pflego.data.mapped import OpenData
@@ -59,7 +59,7 @@ def models_of_groups(
     for name, served in algorithm.served.items():
         if served.fine_tune is not None:
             return None
-        own = _own_parts(served, server_state, state_spec)
+        own = own_parts(served, server_state, state_spec)
         if own is None or own.theta:
             model = _of_own_networks(served, server_state, state_spec, data_spec, algorithm)
         else:
@@ -169,7 +169,7 @@ def _of_own_networks(served, server_state, state_spec, data_spec, algorithm):
     return logits
 
 
-def _own_parts(served, server_state, state_spec):
+def own_parts(served: Served, server_state: Structure, state_spec: Structure) -> Weights | None:
     """Returns whether body and head depend on a client's state, as `Weights`.
 
     It is None if a model's weights are no `Weights`, or it predicts in its own way.

@@ -12,6 +12,7 @@ from tf_pflego.system import log
 from tf_pflego.system.signals import Interruption
 
 FLAGS_OF_ARGUMENTS = {"client": "clients", "name": "model"}
+BUNDLE, HEADS = "bundle", {"none": "float32", "float16": "float16"}
 
 
 USAGE = "--run=DIR --output_dir=DIR [--NAME=VALUE ...]"
@@ -25,26 +26,25 @@ class Options(RunOptions):
     clients: str = setting(
         "all", "clients to export: their numbers such as 3,7, or all, or worst:10 for the ten worst"
     )
-    shared_body: bool = setting(
-        False, "write the body once and the heads as an array, for thousands of clients"
+    format: str = setting(
+        "savedmodel",
+        "format of the models: SavedModel and TFLite support on-device training, Keras only "
+        "predicts; bundle is one SavedModel for all clients of a method with one body",
+        choices=(*exportable.FORMATS, BUNDLE),
     )
-    learning: bool = setting(
-        True, "write the functions for on-device training of SavedModel and TFLite files"
-    )
+    learning: bool = setting(True, "write the functions for on-device training, except for Keras")
     quantize: str = setting(
         "none",
-        "format of TFLite's frozen weights; the accuracy before and after is shown",
+        "format of TFLite's frozen weights, or of a bundle's heads (float16); the accuracy before "
+        "and after is shown, except for a bundle",
         choices=exportable.QUANTIZATIONS,
     )
 
     def __post_init__(self):
         super().__post_init__()
         self.refuse_empty("run", "output_dir")
-        if self.shared_body and (self.format != "savedmodel" or self.quantize != "none"):
-            raise ValueError(
-                "`shared_body` must be used with `format='savedmodel'` and `quantize='none'`; got "
-                f"{self.format} and {self.quantize}. Leave these out."
-            )
+        if self.format == BUNDLE and self.quantize == "int8":
+            raise ValueError("`quantize` must be none or float16 for bundle; got int8. Choose one.")
 
 
 def run(flag_values, interruption: Interruption) -> None:
@@ -54,13 +54,13 @@ def run(flag_values, interruption: Interruption) -> None:
     with options.opened() as run, run.simulation("in_process") as simulation:
         interruption.check()
         name = options.model or None
-        if options.shared_body:
-            from tf_pflego.serving.shared_body import export_shared_body  # It starts TensorFlow.
+        if options.format == BUNDLE:
+            from tf_pflego.serving.bundle import export_bundle  # It starts TensorFlow.
 
-            content = export_shared_body(
-                simulation, options.clients, options.output_dir, name, options.overwrite
-            )
-            terminal.show(f"{len(content['clients'])} clients written to {options.output_dir}")
+            where, heads = options.output_dir, HEADS[options.quantize]
+            more = name, heads, options.learning, options.overwrite
+            content = export_bundle(simulation, options.clients, where, *more)
+            terminal.show(f"{content['clients']['count']} clients written to {where}")
             return
         shown: list[dict] = []
 

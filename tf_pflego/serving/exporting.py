@@ -31,9 +31,13 @@ from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, leftovers, limited_files, log, values
 
 _ENTRIES, _OF_CLIENT = "clients.json", "client_"
-_OF_EACH, _OF_BODY = (_ENTRIES, "shots.csv"), (_ENTRIES, "heads.npy", "body")
+_OF_EACH = _ENTRIES, "shots.csv"
+_OF_BUNDLE = (_ENTRIES, "heads.npy", "classes.npy", "index.npy", "names.txt", "model")
 # What an export, also one that was interrupted, has in its directory.
-_NAMES = re.compile(r"(\.)?(clients\.json|shots\.csv|heads\.npy)(?(1)\.partial)|body|client_.+")
+_NAMES = re.compile(
+    r"(\.)?(clients\.json|shots\.csv|(heads|classes|index)\.npy|names\.txt)(?(1)\.partial)"
+    r"|model|client_.+"
+)
 # By how much a file's predictions may differ, in relation to the largest, or to 0.001.
 _TOLERANCES = {"none": 1e-2, "float16": 5e-2, "int8": 0.5}
 _SUFFIXES = {"savedmodel": "", "keras": ".keras", "tflite": ".tflite"}
@@ -112,13 +116,7 @@ def export_clients(
     if on_client is not None:
         values.function("on_client", on_client)
     chosen = chosen_clients(clients, simulation)
-    never = simulation.never_drawn(chosen)
-    if never:
-        log.warning(
-            f"{len(never)} of {len(chosen)} clients never took part, such as "
-            f"{simulation.data.name_of(never[0])}, and what they keep is as it began. Train more "
-            "rounds, or let them learn on"
-        )
+    warn_of_never_drawn(simulation, chosen)
     return export(
         served_clients(simulation, chosen, name),
         output_dir,
@@ -132,6 +130,16 @@ def export_clients(
         round=simulation.round_number,
         **said_of_inputs(simulation),
     )
+
+
+def warn_of_never_drawn(simulation: Simulation, chosen: list[int]) -> None:
+    """Says how many of the chosen clients keep a state and never took part."""
+    if never := simulation.never_drawn(chosen):
+        log.warning(
+            f"{len(never)} of {len(chosen)} clients never took part, such as "
+            f"{simulation.data.name_of(never[0])}, and what they keep is as it began. Train more "
+            "rounds, or let them learn on"
+        )
 
 
 def said_of_inputs(simulation: Simulation) -> dict[str, dict[str, str]]:
@@ -217,7 +225,7 @@ def _others(path):
     with contextlib.suppress(OSError, KeyError, TypeError, ValueError):  # It is absent or damaged.
         clients = limited_files.object_of(limited_files.content(path / _ENTRIES))["clients"]
         each = [] if isinstance(clients, dict) else clients
-        sizes = dict.fromkeys(_OF_EACH if each else _OF_BODY)
+        sizes = dict.fromkeys(_OF_EACH if each else _OF_BUNDLE)
         sizes |= {one["file"]: one["bytes"] for one in each}
 
     def is_own(one):

@@ -34,7 +34,7 @@ def _personal_model(client, one_by_one=False):
 
 def _saved_model(client, path, quantize, learning):
     model = _personal_model(client)
-    with _quiet():
+    with quiet():
         save(model, path, model.signatures(learning))
     serve = tf.saved_model.load(str(path)).signatures["serve"]
     return lambda raw: serve(**raw)[_output(client)].numpy()
@@ -56,7 +56,7 @@ def _keras(client, path, quantize, learning):
 
 def _tflite(client, path, quantize, learning):
     path.write_bytes(tflite_of(_personal_model(client, one_by_one=True), quantize, learning))
-    with _quiet():
+    with quiet():
         runner = tf.lite.Interpreter(str(path)).get_signature_runner("serve")
     return lambda raw: runner(**{name: array.numpy() for name, array in raw.items()})[
         _output(client)
@@ -65,7 +65,7 @@ def _tflite(client, path, quantize, learning):
 
 def holds(path, quantize):
     """Returns whether the first function of a TFLite file, `serve`, has quantised weights."""
-    with _quiet():
+    with quiet():
         tensors = tf.lite.Interpreter(str(path)).get_tensor_details()
     return any(np.dtype(tensor["dtype"]).name == quantize for tensor in tensors)
 
@@ -103,7 +103,7 @@ WRITERS = {"savedmodel": _saved_model, "keras": _keras, "tflite": _tflite}
 def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = True) -> bytes:
     """Returns a TFLite model with the signatures of a client's model."""
     functions = model.signatures(learning)
-    with _quiet(), tempfile.TemporaryDirectory(prefix="tf_pflego_export_") as directory:
+    with quiet(), tempfile.TemporaryDirectory(prefix="tf_pflego_export_") as directory:
         # The converter sorts functions, and programs that name none call the first.
         save(model, directory, {"SERVE": functions.pop("serve"), **functions})
         converter = tf.lite.TFLiteConverter.from_saved_model(
@@ -141,7 +141,7 @@ def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) 
 
 
 @contextlib.contextmanager
-def _quiet():
+def quiet():
     """Keeps TensorFlow's output while it writes a model off the terminal."""
     with (
         open(os.devnull, "wb") as nowhere,

@@ -80,7 +80,7 @@ def outputs_of(data: ClientData, number: int) -> np.ndarray:
     return data.classes[number] if is_local else np.arange(data.num_classes[number])
 
 
-def new_client(simulation: Any, name: str, client: str = "") -> tuple[np.ndarray, Structure]:
+def new_client(simulation: Any, name: str, client: str = "new") -> tuple[np.ndarray, Structure]:
     """Returns the classes [K] and the weights of a new client without examples.
 
     Raises:

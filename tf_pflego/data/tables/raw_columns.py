@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Names of other inputs of a model's functions, and of layers of a Keras model.
 _TAKEN = (
     *("self", "logits", "scaled", "standardized"),
-    *("examples", "labels", "steps", "learning_rate", "path", "head", "num_classes"),
+    *("examples", "labels", "steps", "learning_rate", "path", "head", "classes", "client"),
     *("client_weight", "participation_scale", "round_number"),
 )
 

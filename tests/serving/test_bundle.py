@@ -1,0 +1,146 @@
+"""A bundle serves mixed clients as the run does, by TensorFlow alone and by `PersonalModels`."""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+import tf_pflego as pfl
+from tests import starts
+from tests.serving.test_client_models import simulation_of
+from tests.serving.test_export import learn_on, learnt
+from tests.serving.test_raw_columns import MIXED, simulation_with
+from tf_pflego.serving.exporting import served_clients
+
+COUNT, SIZE = 12, 5
+ALONE = """
+import sys, numpy as np, tensorflow as tf
+functions = tf.saved_model.load(sys.argv[1]).signatures
+data = np.load(sys.argv[2])
+served = functions["serve"](client=tf.constant(data["client"]), examples=data["examples"])
+names = functions["class_names"](client=tf.constant(data["client"]))["class_names"]
+assert not any(name.startswith("tf_pflego") for name in sys.modules)
+found = {name: output.numpy() for name, output in served.items()}
+np.savez(sys.argv[3], names=names.numpy().astype(bytes), **found)
+"""
+
+
+def clients_of(count=COUNT, **about):
+    """Clients that have two or three of four classes, in their own label spaces."""
+    rng = np.random.default_rng(0)
+    arrays = []
+    for client in range(count):
+        labels = rng.permutation(4)[: 2 + client % 2]
+        arrays.append((rng.normal(size=(8, SIZE)), np.resize(labels, 8)))
+    about = {"client_names": [f"Süd {k}" for k in range(count)]} | about
+    return pfl.from_arrays(arrays, arrays, num_classes=4, **about)
+
+
+def trained(method="pflego", clients=None, classes=3, **about):
+    clients = clients or clients_of()
+    simulation = simulation_of(pfl.mlp((SIZE,), 0, units=6), clients, method, classes, **about)
+    simulation.run_round()
+    return simulation
+
+
+def rows_of(simulation, rng, count=30):
+    """Returns the clients of rows, one of which is unknown, examples, and what the run predicts."""
+    data = simulation.data
+    ids = rng.integers(0, data.num_clients, count)
+    examples = rng.normal(size=(count, SIZE)).astype(np.float32)
+    expected = np.zeros((count, simulation.algorithm.model.num_classes))
+    for row, client in enumerate(served_clients(simulation, ids.tolist())):
+        found = client.model.task.predicted(client.logits(examples[row : row + 1]))[0]
+        expected[row, : len(found)] = found
+    return [data.name_of(number) for number in ids], examples, expected
+
+
+def test_tensorflow_alone_serves_mixed_clients(tmp_path, caplog):
+    """Those of a label space of their own, whose new clients have no classes, get none."""
+    with trained() as simulation:
+        content = pfl.export_bundle(simulation, "all", tmp_path / "bundle")
+        names, examples, expected = rows_of(simulation, np.random.default_rng(1))
+        classes = [simulation.data.class_names_of(int(name.split()[1])) for name in names]
+    assert "unknown clients get no predictions" in caplog.text
+    assert content["clients"] == {"count": COUNT}
+    names.append("Nord")
+    np.savez(
+        tmp_path / "data.npz",
+        client=np.array([name.encode() for name in names]),
+        examples=np.concatenate([examples, examples[:1]]),
+    )
+    paths = [str(tmp_path / name) for name in ("bundle/model", "data.npz", "found.npz")]
+    result = starts.finished([sys.executable, "-c", ALONE, *paths])
+    assert result.returncode == 0, result.stderr
+    found = np.load(tmp_path / "found.npz")
+    np.testing.assert_array_equal(found["known"], [*[True] * 30, False])
+    np.testing.assert_allclose(found["probabilities"][:-1], expected, rtol=1e-5, atol=1e-6)
+    assert np.isnan(found["probabilities"][-1]).all()
+    for row, own in zip(found["names"], classes, strict=False):
+        assert [one.decode() for one in row if one] == list(own)
+
+    models = pfl.PersonalModels(tmp_path / "bundle")
+    predicted, known = models.predict(names, np.concatenate([examples, examples[:1]]))
+    np.testing.assert_array_equal(predicted, found["probabilities"])
+    np.testing.assert_array_equal(known, found["known"])
+    assert models.classes_of(names[0])[: len(classes[0])] == classes[0]
+
+
+@pytest.mark.parametrize("method", ["pflego", "fedavg", "pflego_shared_head", "fedrod"])
+def test_new_clients_get_what_the_run_serves_them(method, tmp_path):
+    clients = clients_of(label_space="global")
+    with trained(method, clients, 4) as simulation:
+        pfl.export_bundle(simulation, "all", tmp_path / "bundle", learning=False)
+        names, examples, expected = rows_of(simulation, np.random.default_rng(2))
+        (new,) = pfl.NewClients(simulation, clients.part(0, 1), steps=0, learning_rate=0.1).learnt()
+    models = pfl.PersonalModels(tmp_path / "bundle")
+    found, _ = models.predict(names, examples)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    found, known = models.predict(["who"] * len(examples), examples)
+    assert not known.any()
+    np.testing.assert_allclose(found, tf.nn.softmax(new.logits(examples)), rtol=1e-5, atol=1e-6)
+
+
+def test_columns_halves_and_learning(tmp_path):
+    simulation = simulation_with("mixed")
+    content = pfl.export_bundle(simulation, ["1296", "1224"], tmp_path / "half", heads="float16")
+    assert np.load(tmp_path / "half" / "heads.npy").dtype == np.float16
+    models, rows = pfl.PersonalModels(tmp_path / "half"), MIXED | {"Sex": ["Female", "Male", None]}
+    found, _ = models.predict(["1296", "1224", "1296"], rows)
+    examples = simulation.data.preprocessing.examples(pa.table(MIXED))
+    for client in served_clients(simulation, map(simulation.data.client_names.index, ("1296",))):
+        expected = tf.nn.softmax(client.logits(examples)).numpy()
+        np.testing.assert_allclose(found[[0, 2]], expected[[0, 2]], atol=2e-3)
+    assert list(content["inputs"].values()) == list(MIXED)
+    with trained() as simulation:
+        pfl.export_bundle(simulation, [3], tmp_path / "one")
+        (client,) = served_clients(simulation, [3])
+        examples, labels = simulation.data.train.of(3)
+    functions = tf.saved_model.load(str(tmp_path / "one" / "model")).signatures
+    about = {"head": client.weights.head, "classes": client.classes}
+    found = learn_on(functions, examples, labels, 15, 0.0, **about)["head"]
+    expected = learnt(client, examples, labels, rate=0.0).head
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_networks_of_their_own_and_other_bodies_are_refused(tmp_path):
+    with trained("local") as simulation:
+        with pytest.raises(ValueError, match="each client of local has a network of its own"):
+            pfl.export_bundle(simulation, "all", tmp_path / "bundle")
+        with pytest.raises(ValueError, match="`heads` must be one of float32, float16"):
+            pfl.export_bundle(simulation, "all", tmp_path / "bundle", heads="int8")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="`directory` must hold a bundle"):
+        pfl.PersonalModels(tmp_path)
+    with trained() as simulation:
+        pfl.export_bundle(simulation, "all", tmp_path / "bundle")
+    about = tmp_path / "bundle" / "clients.json"
+    content = json.loads(about.read_text())
+    content["digests"]["body"] = "0" * 64
+    pathlib.Path(about).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"heads in .* must be for its body"):
+        pfl.PersonalModels(tmp_path / "bundle")
