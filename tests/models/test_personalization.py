@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.comparison import assert_identical, assert_near
 from tests.oracles import network
 from tf_pflego.core.algorithm import Client, Weights
-from tf_pflego.models.personalization import head_rule, learning_on
+from tf_pflego.models.personalization import HeadRule, learning_on
 
 
 @pytest.fixture(name="start")
@@ -53,7 +53,7 @@ def descended(data, client, weights, steps, rate, on_theta):
 @pytest.mark.parametrize("on_theta", [False, True], ids=["head", "network"])
 def test_a_model_learns_on_by_gradient_steps(on_theta, start, tiny_model, tiny_clients):
     """Client 0 has two of three classes, client 1 has all."""
-    function = traced(learning_on(tiny_model, None if on_theta else head_rule(tiny_model)))
+    function = traced(learning_on(tiny_model, None if on_theta else HeadRule(tiny_model)))
     for client, steps in itertools.product((0, 1), (0, 1, 23)):
         found = called(function, start, client_of(tiny_clients, client), steps, 0.1)
         theta, head = descended(tiny_clients, client, start, steps, 0.1, on_theta)
@@ -61,7 +61,7 @@ def test_a_model_learns_on_by_gradient_steps(on_theta, start, tiny_model, tiny_c
 
 
 def on_the_head(model, *solver, **how):
-    return traced(learning_on(model, head_rule(model, *solver, **how)))
+    return traced(learning_on(model, HeadRule(model, *solver, **how)))
 
 
 def test_no_rate_raises_the_loss_of_a_head(start, tiny_model, tiny_clients):

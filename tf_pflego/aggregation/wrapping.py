@@ -123,7 +123,11 @@ def wrapped(algorithm: Algorithm, wrapper: Wrapper, **claims: Any) -> Algorithm:
         def weights(server, client):
             return one.weights(server.method, client.method)
 
-        return dataclasses.replace(one, weights=weights)
+        def with_head(server, client, head):
+            method = one.with_head(server.method, client.method, head)
+            return client._replace(method=method)
+
+        return dataclasses.replace(one, weights=weights, with_head=one.with_head and with_head)
 
     def measures(server):
         return {**algorithm.measures(server.method), **wrapper.measures(server.wrapper)}

@@ -49,7 +49,7 @@ from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.models.heads.combined import by_class, combined, moments
-from tf_pflego.models.personalization import head_rule
+from tf_pflego.models.personalization import HeadRule
 from tf_pflego.models.split_model import SplitModel
 
 
@@ -124,6 +124,6 @@ def build_fedpac(model: SplitModel, config: FedPacConfig) -> Algorithm:
         Exchange(lambda s, _: (s.weights, s.centroids, s.known), train, combine),
         Exchange(lambda s, _: s.weights, take_head, lambda s, *_: s, to_each),
     )
-    fedper = average_body("fedpac", model, config, lambda weights, _: weights, head_rule(model))
+    fedper = average_body("fedpac", model, config, lambda weights, _: weights, HeadRule(model))
     fedper = dataclasses.replace(fedper, init_server=init_server, uses_global_classes=True)
     return dataclasses.replace(fedper, exchanges=exchanges)

@@ -85,6 +85,9 @@ def average_body(
     def personal_model(server, client):
         return Weights(server.weights, client.head)
 
-    served = {"personalized": Served(personal_model, model.predict, personalize=personalize)}
-    fields: dict = {"init_client": init_client, "served": served}
+    def with_head(server, client, head):
+        return HeadState(head)
+
+    served = Served(personal_model, model.predict, None, personalize, with_head)
+    fields: dict = {"init_client": init_client, "served": {"personalized": served}}
     return average(name, model, config, client_update, lambda w: w.theta, **fields)

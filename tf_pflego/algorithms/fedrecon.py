@@ -37,7 +37,7 @@ from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights, no_client_state
 from tf_pflego.core.optimizers import ServerSettings
 from tf_pflego.models.heads.descent import gradient_descent
-from tf_pflego.models.personalization import head_rule
+from tf_pflego.models.personalization import HeadRule
 from tf_pflego.models.split_model import SplitModel
 
 
@@ -90,13 +90,16 @@ def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:
     def kept_model(server, client):
         return Weights(server.theta, client.head)
 
+    def with_head(server, client, head):
+        return ClientState(head)
+
     def reconstructed_model(theta, client):
         loss = model.head_objective(model.features(theta, client), client)
         return Weights(theta, reconstruct(loss, start_of((), client)))
 
-    learns_on = head_rule(model)
+    learns_on = HeadRule(model)
     if keeps_head:
-        served = Served(kept_model, model.predict, personalize=learns_on)
+        served = Served(kept_model, model.predict, None, learns_on, with_head)
     else:
         served = Served(
             lambda server, client: server.theta, model.predict, reconstructed_model, learns_on

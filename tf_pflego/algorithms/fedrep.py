@@ -43,7 +43,7 @@ from tf_pflego.core.local_training import (
 )
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.heads.descent import gradient_descent
-from tf_pflego.models.personalization import head_rule
+from tf_pflego.models.personalization import HeadRule
 from tf_pflego.models.split_model import SplitModel
 
 
@@ -86,4 +86,4 @@ def build_fedrep(model: SplitModel, config: FedRepConfig) -> Algorithm:
 
         return Weights(config.minimize(loss, weights.theta, client, body_passes), head)
 
-    return average_body("fedrep", model, config, local_update, head_rule(model))
+    return average_body("fedrep", model, config, local_update, HeadRule(model))

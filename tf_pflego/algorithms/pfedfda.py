@@ -47,7 +47,7 @@ from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.core.tasks import CLASSIFICATION, flat
 from tf_pflego.models.heads.gaussian import discriminant, interpolated
 from tf_pflego.models.heads.head import ABSENT_LOGIT
-from tf_pflego.models.personalization import head_rule
+from tf_pflego.models.personalization import HeadRule
 from tf_pflego.models.split_model import SplitModel
 
 
@@ -117,7 +117,7 @@ def build_pfedfda(model: SplitModel, config: PFedFdaConfig) -> Algorithm:
         of_all, head_of = known(sent, client)
         return Weights(sent.theta, head_of(*adapted(sent.theta, of_all, head_of, client)))
 
-    personal = Served(lambda server, _: server, model.predict, personal_model, head_rule(model))
+    personal = Served(lambda server, _: server, model.predict, personal_model, HeadRule(model))
     return Algorithm.with_one_exchange(
         "pfedfda",
         model,

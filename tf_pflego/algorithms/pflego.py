@@ -114,7 +114,10 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
     def personal_model(server, client):
         return Weights(server.theta, client.head)
 
-    learns_on = config.head_rule(model)
+    def with_head(server, client, head):
+        return ClientState(head)
+
+    served = Served(personal_model, model.predict, None, config.head_rule(model), with_head)
     algorithm = Algorithm.with_one_exchange(
         "pflego",
         model,
@@ -123,6 +126,6 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
         broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
-        served={"personalized": Served(personal_model, model.predict, personalize=learns_on)},
+        served={"personalized": served},
     )
     return config.of_each_round(algorithm)

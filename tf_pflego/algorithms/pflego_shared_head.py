@@ -67,7 +67,7 @@ from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
 from tf_pflego.core.exchanges import Exchanges
 from tf_pflego.core.tasks import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from tf_pflego.models.heads.corrected import CAPS, CorrectedHead, corrected
-from tf_pflego.models.personalization import head_rule
+from tf_pflego.models.personalization import HeadRule
 from tf_pflego.models.split_model import SplitModel
 
 
@@ -179,6 +179,12 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
         head = corrected(shared.head, client.classes, client.correction, client.gate)
         return Weights(shared.theta, head)
 
+    def with_head(server, client, head):
+        return client._replace(
+            correction=client.correction + head - personal_model(server, client).head
+        )
+
+    served = Served(personal_model, model.predict, None, HeadRule(model), with_head)
     algorithm = Algorithm.with_one_exchange(
         "pflego_shared_head",
         model,
@@ -187,9 +193,7 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
         broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
-        served={
-            "personalized": Served(personal_model, model.predict, personalize=head_rule(model))
-        },
+        served={"personalized": served},
         uses_global_classes=True,
     )
     return config.of_each_round(algorithm)

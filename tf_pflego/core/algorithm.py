@@ -189,12 +189,15 @@ class Served:
         training of a client's model from all examples of the `Client`, which are features of the
         fixed body. A learning rate of 0 means an automatic rate. If this is None, on-device
         training takes gradient steps on all weights, with a given rate.
+      with_head: (server_state, client_state, head) -> client_state, a state with this head over the
+        same body, if clients keep heads. See `Simulation.personalize`.
     """
 
     weights: Callable[[Structure, Structure], Structure]
     predict: Callable[[Structure, tf.Tensor, tf.Tensor], tf.Tensor]
     fine_tune: Callable[[Structure, Client], Structure] | None = None
     personalize: Callable[[tf.Tensor, Client, tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+    with_head: Callable[[Structure, Structure, tf.Tensor], Structure] | None = None
 
 
 class Model(Protocol):

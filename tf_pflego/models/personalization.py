@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -18,9 +18,19 @@ from tf_pflego.core.local_training import gradient, loop
 from tf_pflego.models.heads.objective import HeadObjective
 from tf_pflego.models.heads.solvers import SOLVERS, STEPWISE, WITH_RATE, automatic_rate, solve
 from tf_pflego.models.split_model import SplitModel
+from tf_pflego.system.by_value import ByValue
 
 Rule: TypeAlias = "Callable[[tf.Tensor, Client, tf.Tensor, tf.Tensor], tf.Tensor]"
 LearnOn: TypeAlias = "Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]"
+_STEPS_PER_TURN = 10  # one of Newton's
+
+
+class Fit(NamedTuple):
+    """Heads that have learnt on until their gradients are small, or their steps are used up."""
+
+    heads: tf.Tensor  # [c, K, M + 1] float32
+    steps: tf.Tensor  # [c] int32
+    at_limit: tf.Tensor  # [c] bool, whether the gradient is not small yet
 
 
 def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
@@ -87,39 +97,99 @@ class HeadTraining(settings.HyperParameters):
         return solve(objective, head, steps, self.head_solver, rate)
 
     def head_rule(self, model: SplitModel) -> Rule:
-        """Returns the rule for on-device training of a client's head: the same solver.
-
-        If the run solves linear equations, which no TFLite file can, it takes Newton's steps.
-        """
-        solver = self.head_solver
-        if solver == "exact":
-            if not model.task.outputs_first.is_quadratic:
-                raise ValueError(
-                    "`head_solver` must be gd, momentum, adam or newton for a task whose loss is "
-                    f"not the squared error; got exact for {model.task.name}. Try newton."
-                )
-            solver = "newton"
-        return head_rule(model, solver, self.client_learning_rate, self.head_penalty)
+        """Returns the rule for on-device training of a client's head: the same solver."""
+        if self.head_solver == "exact" and not model.task.outputs_first.is_quadratic:
+            raise ValueError(
+                "`head_solver` must be gd, momentum, adam or newton for a task whose loss is not "
+                f"the squared error; got exact for {model.task.name}. Try newton."
+            )
+        return HeadRule(model, self.head_solver, self.client_learning_rate, self.head_penalty)
 
 
-def head_rule(
-    model: SplitModel,
-    solver: str = "gd",
-    adam_rate: float | str = 0.0,
-    penalty: float = 0.0,
-) -> Rule:
-    """Returns the rule for methods that train heads over a fixed body.
+@dataclasses.dataclass(frozen=True)
+class HeadRule(ByValue):
+    """The rule for methods whose clients train heads over a fixed body.
 
     The loss does not rise; see `models.heads.solvers`. The automatic learning rate is one over the
-    curvature of the loss at the head, and `adam_rate` with Adam, which has no such rate.
+    curvature of the loss at the head, and `adam_rate` with Adam, which has no such rate. If the
+    solver is exact, which no TFLite file supports, steps are Newton's. Only `fit` solves the
+    equations.
     """
 
-    def personalize(head, client, steps, learning_rate):
-        objective = model.head_objective(client.examples, client, penalty)
-        automatic = adam_rate
+    model: SplitModel
+    solver: str = "gd"
+    adam_rate: float | str = 0.0
+    penalty: float = 0.0
+
+    def __call__(
+        self, head: tf.Tensor, client: Client, steps: tf.Tensor, learning_rate: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns the head [K, M + 1] after some steps, as `Served.personalize` says."""
+        objective, automatic = self._objective(client), self.adam_rate
+        solver = "newton" if self.solver == "exact" else self.solver
         if solver != "adam":
             automatic = automatic_rate(objective, head, solver, largest=float("inf"))
         rate = tf.where(learning_rate > 0, learning_rate, automatic)
         return solve(objective, head, steps, solver, rate)
 
-    return personalize
+    def fit(
+        self,
+        heads: tf.Tensor,
+        clients: Client,
+        most_steps: tf.Tensor,
+        learning_rate: tf.Tensor,
+        tolerance: tf.Tensor,
+    ) -> Fit:
+        """Lets the heads [c, K, M + 1] of clients learn on, each until its gradient is small.
+
+        A gradient is small if its norm is at most `tolerance` times that at a head of zeros. It is
+        looked at after every ten steps, before which an automatic rate is computed anew. The
+        clients have equally many examples; each tensor of `clients` has an axis for them.
+        """
+        # Positions without a label are left out, so that clients of sequences differ in size.
+        each = _one_by_one if self.model.positions else tf.vectorized_map
+        steps = tf.zeros(tf.shape(heads)[:1], tf.int32)
+        if self.solver == "exact":
+
+            def solved(one):
+                return solve(self._objective(one[1]), one[0], 1, "exact", 0.0)
+
+            return Fit(each(solved, (heads, clients)), steps, steps > 0)
+
+        def slope(one):
+            return self._objective(one[1]).slope_at(one[0])
+
+        def turn(done, heads, steps, rows):
+            count = tf.minimum(_STEPS_PER_TURN, most_steps - done)
+
+            def moved(one):
+                head, client = one
+                return self(head, client, count, learning_rate)
+
+            some = tf.nest.map_structure(lambda leaf: tf.gather(leaf, rows), (heads, clients))
+            learnt = tf.ensure_shape(each(moved, some), heads.shape)
+            places = rows[:, None]
+            heads = tf.tensor_scatter_nd_update(heads, places, learnt)
+            done += count
+            steps = tf.tensor_scatter_nd_update(steps, places, tf.fill(tf.shape(rows), done))
+            is_steep = each(slope, (learnt, some[1])) > tf.gather(small, rows)
+            return done, heads, steps, tf.boolean_mask(rows, is_steep)
+
+        small = tolerance * each(slope, (tf.zeros_like(heads), clients))
+        rows = tf.where(each(slope, (heads, clients)) > small)[:, 0]
+        _, heads, steps, rows = tf.while_loop(
+            lambda done, heads, steps, rows: (done < most_steps) & (tf.size(rows) > 0),
+            turn,
+            (0, heads, steps, rows),
+            (tf.TensorShape([]), heads.shape, steps.shape, tf.TensorShape([None])),
+        )
+        at_limit = tf.scatter_nd(rows[:, None], tf.ones_like(rows), tf.shape(steps, rows.dtype))
+        return Fit(heads, steps, at_limit > 0)
+
+    def _objective(self, client):
+        return self.model.head_objective(client.examples, client, self.penalty)
+
+
+def _one_by_one(function, inputs):
+    """Maps a function to a float tensor, as `tf.vectorized_map`, over clients that differ."""
+    return tf.map_fn(function, inputs, fn_output_signature=tf.float32)

@@ -345,8 +345,13 @@ class SplitModel:
         owner: tf.Tensor,
         classes: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns [n, K] logits of c clients with one body; see `heads.head.logits_of_many`."""
-        features = self._features_of(theta, examples)
+        """Returns [n, K] logits of c clients with one body; see `logits_of_many`."""
+        return self.logits_of_many(heads, self._features_of(theta, examples), owner, classes)
+
+    def logits_of_many(
+        self, heads: tf.Tensor, features: tf.Tensor, owner: tf.Tensor, classes: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns [n, K] logits of c clients for features; see `heads.head.logits_of_many`."""
         return head_lib.logits_of_many(heads, features, owner, self._masking(classes))
 
     def loss(self, weights: Weights, client: Client) -> tf.Tensor:

@@ -108,6 +108,10 @@ class HeadObjective:
         """Returns [] l(W)."""
         return self.loss_at(self.widen(head))
 
+    def slope_at(self, head: tf.Tensor) -> tf.Tensor:
+        """Returns [] the norm of dl/dW at a head [K, M + 1]."""
+        return _norm(self.gradient_at(self.widen(head)))
+
     def smoothness(self) -> tf.Tensor | None:
         """Returns [] L, a Lipschitz constant of dl/dW; None if the task's loss has none.
 
@@ -244,6 +248,14 @@ def _all_but_the_last(count):
     return tf.concat([tf.ones([count - 1], tf.float64), tf.zeros([1], tf.float64)], axis=0)
 
 
+def _norm(tensor):
+    """Returns [] the root of the sum of squares.
+
+    `tf.norm` squeezes axes, which `tf.vectorized_map` gets wrong for a single client.
+    """
+    return tf.sqrt(tf.reduce_sum(tf.square(tensor)))
+
+
 def _largest_eigenvalue(product, start):
     """Returns [] a positive semidefinite matrix's largest eigenvalue, estimated from below.
 
@@ -251,5 +263,5 @@ def _largest_eigenvalue(product, start):
     """
     vector = start
     for _ in range(_POWER_ITERATIONS):
-        vector = product(tf.math.divide_no_nan(vector, tf.norm(vector)))
-    return tf.norm(vector)
+        vector = product(tf.math.divide_no_nan(vector, _norm(vector)))
+    return _norm(vector)
