@@ -21,6 +21,9 @@ CHECKPOINT_FILES = re.compile(  # also the rest of an interrupted write
     r"(?P<dot>\.)?(checkpoint-\d+\.json|(server|clients)-\d+(\.\d+)?\.npz|releases\.txt)"
     r"(?(dot)\.partial)"
 )
+# The table of a pass that fits all clients' heads, and the directory of its blocks while it runs.
+PERSONALIZED, PERSONALIZING = "personalized.csv", "personalizing"
+BLOCK_FILES = re.compile(r"(?P<dot>\.)?block-\d+\.npz(?(dot)\.partial)")
 CLIENTS_LEFT_OUT = "not_finite_clients"
 CLIENTS_ABSENT = "absent_clients"
 # Further numbers in the record of a private run, with their titles. Epsilon is towards those who

@@ -20,7 +20,7 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
-from tf_pflego.simulation import earlier, engine_choice
+from tf_pflego.simulation import earlier, engine_choice, personalizing
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, differences, identity
 from tf_pflego.simulation.evaluation import metrics_of, summarize
 from tf_pflego.simulation.fitting import refuse_changed_turns, refuse_unfit
@@ -357,8 +357,7 @@ class Simulation(Trained):
     @in_turn(moves=True)
     def restore_from(self, checkpoints: Checkpoints, content: dict[str, Any]) -> None:
         """Restores a checkpoint, as `restore` does, whose content `newest` has returned."""
-        differing = differences(self._identity, content)
-        if differing:
+        if differing := differences(self._identity, content):
             raise CheckpointError(
                 f"the checkpoint in {checkpoints.directory} must be one of this simulation; it "
                 f"differs in {differing}. Make the simulation as the saved one was made."
@@ -397,4 +396,5 @@ class Simulation(Trained):
             )
         self.server_state = earlier.take_over(self, directory, former)
 
+    personalize = in_turn(moves=True)(personalizing.personalize)
     _identity = functools.cached_property(identity)
