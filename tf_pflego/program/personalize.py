@@ -1,10 +1,12 @@
-"""Trains personal models for new clients from a run, by its method's own rule."""
+"""Fits all clients' heads to a run's body, or trains models of new clients from it."""
 
 import contextlib
 import dataclasses
 import math
 import os
 import pathlib
+
+import numpy as np
 
 from tf_pflego import data
 from tf_pflego.core.settings import path_setting, setting
@@ -15,20 +17,29 @@ from tf_pflego.runs import table_settings
 from tf_pflego.serving import exportable
 from tf_pflego.serving import exporting as export_lib
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult, refuse_other_examples
-from tf_pflego.system import durable, limited_files, log
+from tf_pflego.simulation.personalizing import Personalized
+from tf_pflego.simulation.records import PERSONALIZED, worst_tenth
+from tf_pflego.system import durable, limited_files, log, texts
 from tf_pflego.system.signals import Interruption
 
 FLAGS_OF_ARGUMENTS = {"name": "model"}
+_OF_NEW_CLIENTS = "data table output_dir overwrite format shots draws seed".split()
 ARRAYS = ("train_examples", "train_labels", "test_examples", "test_labels")  # of a file
 
-USAGE = "--run=DIR --data=FILE.npz,...|--table=FILE [--NAME=VALUE ...]"
-EXAMPLE = "--run=runs/first --data=new_1.npz,new_2.npz --output_dir=models"
+USAGE = "--run=DIR --clients=all|--data=FILE.npz,...|--table=FILE [--NAME=VALUE ...]"
+EXAMPLE = "--run=runs/first --clients=all"
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(RunOptions):
     """The clients that learn on, and how."""
 
+    clients: str = setting(
+        "new",
+        "new: the clients in --data or --table train their models; all: every client of the "
+        "run gets a head for the final body, and the run keeps it; an interrupted pass continues",
+        choices=("new", ALL),
+    )
     output_dir: str = path_setting(
         "a new directory for the clients' models and the table; empty to write none"
     )
@@ -41,12 +52,24 @@ class Options(RunOptions):
     table: str = path_setting(
         "file of rows of the new clients, with the columns of the run's table, in place of --data"
     )
-    steps: int = setting(50, "steps over all examples", at_least=0)
+    steps: int | str = setting(
+        AUTO,
+        "steps over all examples; auto: 50, or with --clients=all until the gradient is small, at "
+        "most 1000",
+        at_least=0,
+        words=(AUTO,),
+    )
     learning_rate: float | str = setting(
         AUTO,
         "learning rate of the steps, required for methods that train the whole network",
         above=0,
         words=(AUTO,),
+    )
+    tolerance: float = setting(
+        0.03,
+        "largest gradient at the end of a fit with --clients=all, as a multiple of the norm at a "
+        "head of zeros",
+        at_least=0,
     )
     shots: str = setting("1,5,10,all", "numbers of examples per class for the clients, each a row")
     draws: int = setting(5, "number of random repetitions", at_least=1)
@@ -54,17 +77,29 @@ class Options(RunOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        self.refuse_empty("run", *(() if self.table else ("data",)))
+        of_run = self.clients == ALL
+        self.refuse_empty("run", *(() if self.table or of_run else ("data",)))
         if self.table and self.data:
             raise ValueError(
                 "`data` must be left out with `table`; got both. Leave out one of them."
             )
+        unread = _OF_NEW_CLIENTS if of_run else ("tolerance",)
+        for field in dataclasses.fields(self):
+            if field.name in unread and getattr(self, field.name) != field.default:
+                how = "left out with" if of_run else "used with"
+                raise ValueError(
+                    f"`{field.name}` must be {how} `clients='all'`, for which the run keeps all "
+                    f"heads; got {getattr(self, field.name)!r}. Correct one of them."
+                )
         _shots_of(self.shots)
 
 
 def run(flag_values, interruption: Interruption) -> None:
-    """Shows how good the new clients become, and exports their models."""
+    """Shows how good the clients become; new clients' models are exported."""
     options = flags.options_from(Options, flag_values)
+    if options.clients == ALL:
+        _fit_all(options, interruption)
+        return
     if options.output_dir:  # Before the work is done for which there would be no place.
         export_lib.refuse_used(options.output_dir, options.overwrite)
     name = options.model or None
@@ -80,7 +115,8 @@ def run(flag_values, interruption: Interruption) -> None:
             interruption.check()
             if options.output_dir:
                 exportable.refuse_what_cannot_leave(simulation, options.format, name)
-            new = NewClients(simulation, clients, options.steps, options.learning_rate, name)
+            steps = 50 if options.steps == AUTO else options.steps
+            new = NewClients(simulation, clients, steps, options.learning_rate, name)
             terminal.show(f"{clients.num_clients} new clients learn on: {new.learns}")
             task = simulation.algorithm.model.task
             first = task.statistics[0].shown
@@ -97,7 +133,7 @@ def run(flag_values, interruption: Interruption) -> None:
             falling = [*map(clients.name_of, new.still_falling())]
             if falling:
                 log.warning(
-                    f"{options.steps} steps do not suffice for {len(falling)} of "
+                    f"{steps} steps do not suffice for {len(falling)} of "
                     f"{clients.num_clients} clients, such as {falling[0]}, whose loss falls on in "
                     "as many again. Raise --steps"
                 )
@@ -109,13 +145,56 @@ def run(flag_values, interruption: Interruption) -> None:
                     overwrite=options.overwrite,
                     algorithm=simulation.algorithm.name,
                     round=simulation.round_number,
-                    steps=options.steps,
+                    steps=steps,
                     learning_rate=options.learning_rate,
                 )
                 table = pathlib.Path(options.output_dir).expanduser() / "shots.csv"
                 with durable.batch() as files:
                     files.csv(table, ShotResult._fields, results)
                 terminal.show(f"written to {options.output_dir}")
+
+
+def _fit_all(options, interruption):
+    """Fits the heads of all clients, and shows what they gain."""
+    with options.opened() as run:
+
+        def on_block(number, count):
+            terminal.doing(f"fitting heads: {number:,} of {count:,} clients")
+            interruption.check()
+
+        limits = {} if options.steps == AUTO else {"steps": options.steps}
+        done = run.personalize(
+            **limits,
+            learning_rate=options.learning_rate,
+            tolerance=options.tolerance,
+            name=options.model or None,
+            on_block=on_block,
+        )
+        for line in summary_of(done):
+            terminal.show(line)
+        terminal.show(f"written to {run.path}; a row for each client is in {PERSONALIZED}")
+
+
+def summary_of(done: Personalized) -> list[str]:
+    """Returns the lines of the table on all clients before and after."""
+    statistic = done.after.first.statistic
+    first = statistic.shown
+    both = np.array([one.first.of_clients() for one in (done.before, done.after)])
+    before, after = both = both[:, np.isfinite(both).all(axis=0)]
+    tenths = np.sort(first.sign * both)[:, : worst_tenth(both.shape[1])] * first.sign
+    fitted = done.is_fitted
+    rows = [
+        (f"test {first.title}, all clients", "before", "after"),
+        ("mean", *map(first.written, both.mean(axis=1))),
+        ("worst tenth", *map(first.written, tenths.mean(axis=1))),
+        ("better", "", f"{np.count_nonzero(first.sign * (after - before) > 0):,}"),
+        ("worse", "", f"{np.count_nonzero(first.sign * (after - before) < 0):,}"),
+        ("stopped early", "", f"{np.count_nonzero(~done.at_limit):,}"),
+        ("stopped at the limit of steps", "", f"{np.count_nonzero(done.at_limit):,}"),
+    ]
+    if not fitted.all():
+        rows.append(("kept the head that they had", "", f"{np.count_nonzero(~fitted):,}"))
+    return texts.aligned(rows, "<>>")
 
 
 def _shots_of(text):

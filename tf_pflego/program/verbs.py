@@ -17,7 +17,7 @@ VERBS = {
     "client": "take part in a federation with the data of this machine",
     "export": "write clients' models of a run to files that need TensorFlow or TFLite alone",
     "predict": "predict the rows of a new table, each by the model of its client in a run",
-    "personalize": "let clients that never took part learn on from a run, and export them",
+    "personalize": "fit all clients' heads to a run's body, or let new clients learn on from it",
     "audit": "try out whether a private run hides a client as well as it claims",
     "report": "write a page about runs or a sweep, or figures for a paper",
     "list": "list the runs in a directory",

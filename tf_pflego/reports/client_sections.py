@@ -154,6 +154,27 @@ def new_clients(runs: Runs) -> dict[str, Any] | None:
     }
 
 
+def personalized(runs: Runs) -> dict[str, Any] | None:
+    """Returns the clients before and after all heads were fitted; None if no run has that."""
+    first, rows = runs.first, []
+    for run in runs.all:
+        columns = run.personalized
+        if columns is None or f"before/test_{first.name}" not in columns:
+            continue
+        both = np.array([columns[f"{when}test_{first.name}"] for when in ("before/", "")])
+        both = first.scale * both[:, np.isfinite(both).all(axis=0)]
+        gains = first.sign * (both[1] - both[0])
+        means, tenths = both.mean(axis=1), [mean_of_worst_tenth(one, first) for one in both]
+        cells = [in_unit(number, first) for number in (*means, *tenths)]
+        counts = [np.count_nonzero(gains < 0), np.count_nonzero(columns["is_fitted"] == 0)]
+        counts.append(np.count_nonzero(columns["at_limit"]))
+        rows.append([runs.name(run), both.shape[1], *cells, *map(int, counts)])
+    head = ["run", "clients", "mean before", "after", "mean of the worst tenth before", "after"]
+    head += ["became worse", "kept the former head", "stopped at the limit of steps"]
+    title = f"Test {first.title} of all clients before and after their heads were fitted"
+    return {"table": Table(title, head, rows)} if rows else None
+
+
 def _groups(runs):
     """Returns the runs grouped by partition. A run with an unknown partition is its own group."""
     groups: dict[Any, list[ReportedRun]] = {}

@@ -14,7 +14,7 @@ import numpy as np
 
 from tf_pflego.core.statistic_names import first_of, of_metric
 from tf_pflego.runs import reader
-from tf_pflego.simulation.records import BOOKKEEPING, method_title
+from tf_pflego.simulation.records import BOOKKEEPING, PERSONALIZED, method_title
 from tf_pflego.system import limited_files, texts
 
 _TEXTS = ("name", "classes")
@@ -61,6 +61,7 @@ class ReportedRun:
     new_clients: dict[str, np.ndarray] | None = None  # the columns of new_clients.csv, if any
     # The columns of predictions.csv, [m] floats, if labels are quantities or counts.
     predictions: dict[str, np.ndarray] | None = None
+    personalized: dict[str, np.ndarray] | None = None  # the columns of personalized.csv, if any
     holdings: Holdings | None = None  # None if partition.npz is not there yet
     finished: bool = True  # whether it has all the rounds that it was made for, and its last files
     versions: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the program and others
@@ -141,13 +142,15 @@ def _read(path):
 
     summary = read_if_there("summary.json", reader.json_object) or {}
     finished = summary.get("round") == len(records)
-    clients = new_clients = predictions = None
+    clients = new_clients = predictions = personalized = None
     if finished:
         clients = _table(("client", "train_examples", "test_examples"), path / "clients.csv")
         of_new = functools.partial(_table, ("epoch", "client"))
         new_clients = read_if_there("new_clients.csv", of_new)
         compared = functools.partial(_table, ("client", "output"), others=("true", "predicted"))
         predictions = read_if_there("predictions.csv", compared)
+        of_all = functools.partial(_table, ("client", "steps", "at_limit", "is_fitted"))
+        personalized = read_if_there(PERSONALIZED, of_all)
     of_dataset = functools.partial(_holdings, configuration.get("dataset"))
     holdings = read_if_there("partition.npz", of_dataset)
     if clients and holdings and not np.isin(clients["client"], range(len(holdings.keys))).all():
@@ -160,6 +163,7 @@ def _read(path):
         clients,
         new_clients,
         predictions,
+        personalized,
         holdings,
         finished,
         versions if isinstance(versions, dict) else {},

@@ -44,6 +44,7 @@ def page_of(all_runs: Sequence[ReportedRun], reference: ReportedRun) -> dict[str
         "clients": ("Clients at the end", client_sections.distribution(runs)),
         "predicted": ("Predicted and true", client_sections.predicted(runs)),
         "gains": ("Who gained, who lost", client_sections.gains(runs)),
+        "personalized": ("Everybody's heads", client_sections.personalized(runs)),
         "new-clients": ("New clients", client_sections.new_clients(runs)),
         "partition": ("Who holds what", client_sections.partitions(runs)),
         "table": ("Every client", table),

@@ -13,6 +13,7 @@ from tf_pflego.core.statistics import ratio
 from tf_pflego.core.tasks import COUNTS, REGRESSION
 from tf_pflego.data.clients import ClientData
 from tf_pflego.simulation.evaluation import Evaluation, label_scales
+from tf_pflego.simulation.personalizing import Personalized
 from tf_pflego.simulation.records import worst_tenth
 from tf_pflego.simulation.simulation import Simulation
 
@@ -70,6 +71,20 @@ def new_client_columns(
         **_names(new.client_names, range(count)),
         **{f"{split}_examples": new.splits[split].sizes for split in tested},
         **{name: column for name, column in _ratios(evaluation).items() if name != "train_loss"},
+    }
+
+
+def personalized_columns(results: Personalized, data: ClientData) -> Columns:
+    """Returns the columns of personalized.csv, which has one row per client."""
+    ids = range(data.num_clients)
+    return {
+        "client": ids,
+        **_names(data.client_names, ids),
+        **_ratios(results.after),
+        **_ratios(results.before, "before/"),
+        "steps": results.steps,
+        "at_limit": results.at_limit.astype(int),
+        "is_fitted": results.is_fitted.astype(int),
     }
 
 

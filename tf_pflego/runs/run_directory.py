@@ -32,18 +32,34 @@ from tf_pflego.runs.resumption import RunDirectoryError, is_private, refuse_anot
 from tf_pflego.simulation import feature_files
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
-from tf_pflego.simulation.records import CHECKPOINT_FILES
+from tf_pflego.simulation.records import (
+    BLOCK_FILES,
+    CHECKPOINT_FILES,
+    PERSONALIZED,
+    PERSONALIZING,
+)
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, limited_files, lock, log, values
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
 _CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 # The files that a run writes, the last first. A directory with a summary has them all.
-_RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "predictions.csv", "clients.csv")
+_RESULTS = (
+    _SUMMARY,
+    PERSONALIZED,
+    "new_clients.csv",
+    "server.npz",
+    "predictions.csv",
+    "clients.csv",
+)
 _INPUTS = (partition_file.NAME, PREPROCESSING, _CONFIG)
-_FILES = (*_RESULTS, _CHECKPOINTS, TENSORBOARD, _METRICS, *_INPUTS)
+_FILES = (*_RESULTS, PERSONALIZING, _CHECKPOINTS, TENSORBOARD, _METRICS, *_INPUTS)
 _OF_RUN = re.compile(rf"(\.?)({'|'.join(map(re.escape, _FILES))})(\.partial)?")
-_DIRECTORIES = {_CHECKPOINTS: CHECKPOINT_FILES, TENSORBOARD: tensorboard.EVENTS}
+_DIRECTORIES = {
+    _CHECKPOINTS: CHECKPOINT_FILES,
+    TENSORBOARD: tensorboard.EVENTS,
+    PERSONALIZING: BLOCK_FILES,
+}
 _NEW = ".new_run"
 _STEPS = (_NEW, ".whole_run", ".old_run")
 
@@ -323,7 +339,7 @@ class RunDirectory:
     def _restore(self, simulation, content):
         """Restores a checkpoint, and returns the metrics of the rounds up to it."""
         simulation.restore_from(self._checkpoints, content)
-        for name in _RESULTS:
+        for name in (*_RESULTS, PERSONALIZING):
             durable.remove(self.work / name)
         path = self.work / _METRICS
         with open(path, "rb") as file:

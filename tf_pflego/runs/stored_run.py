@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any, overload
 
 import numpy as np
@@ -21,18 +22,22 @@ from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data.datasets.catalogue import NAMES
 from tf_pflego.data.tables import AUTO
 from tf_pflego.runs import build, loading, methods, partition_file, reader, settings_read
+from tf_pflego.runs.client_table import personalized_columns
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.plan import OWN_NETWORK, Plan, is_own, parts_of
-from tf_pflego.runs.resumption import RunDirectoryError
+from tf_pflego.runs.resumption import RunDirectoryError, is_private
 from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.measuring import Metrics
+from tf_pflego.simulation.personalizing import Personalized
+from tf_pflego.simulation.records import PERSONALIZED, PERSONALIZING
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import texts, values
+from tf_pflego.system import durable, lock, texts, values
 
 # How often a checkpoint is looked for anew, if a run that trains has replaced the one being read.
 _ATTEMPTS = 5
+_DONE_WITH = f".{PERSONALIZING}.partial"  # blocks of a pass that has ended
 
 
 class StoredRun:
@@ -221,6 +226,49 @@ class StoredRun:
             simulation.close()
             raise
         return simulation
+
+    def personalize(
+        self,
+        steps: int = 1000,
+        learning_rate: float | str = "auto",
+        tolerance: float = 0.03,
+        name: str | None = None,
+        on_block: Callable[[int, int], None] | None = None,
+    ) -> Personalized:
+        """Fits every client's head to the final body; the run keeps the heads and serves them.
+
+        The newest checkpoint has the new heads, and personalized.csv a row for each client, when
+        the pass has ended. Until then the run stays as it was, and its directory has the blocks of
+        clients that are done. If the pass is interrupted, the next call goes on from there to the
+        same weights. Arguments, results and errors are as in `Simulation.personalize`.
+
+        Raises:
+          RunDirectoryError: There is no checkpoint, data, a model or a method must be given, or
+            another process writes to the directory.
+        """
+        place, done_with = (self.path / name for name in (PERSONALIZING, _DONE_WITH))
+        with lock.taken(self.path, "run", RunDirectoryError), self.simulation() as simulation:
+            if place.is_symlink():
+                raise RunDirectoryError(
+                    f"`run` must have a directory of its own for blocks of clients; {place} is a "
+                    "link. Remove it."
+                )
+            durable.remove(done_with)
+            done = simulation.personalize(steps, learning_rate, tolerance, name, place, on_block)
+            checkpoints = Checkpoints(self.path / "checkpoints")
+            content: Any = checkpoints.newest()
+            about = {name: content[name] for name in ("configuration", "metrics")}
+            simulation.save_to(checkpoints, about)
+            columns = personalized_columns(done, simulation.data)
+            rows = zip(*columns.values(), strict=True)
+            mode = 0o600 if is_private(self.configuration) else 0o666
+            with durable.batch() as files:
+                files.csv(self.path / PERSONALIZED, columns, rows, mode)
+            # At once: a pass that finds a part of the blocks would fit the other heads again.
+            durable.remove(place.rename(done_with))
+        self.close()
+        self.__dict__.pop("_restored", None)
+        return done
 
     @functools.cached_property
     def _restored(self):
