@@ -210,6 +210,7 @@ ROWS = [
     (lambda: of_task(lambda z, y: z[:, 0] @ y), "`loss` must give .*; got "),
     (lambda: counting(lambda z, y: y), "statistic mine must give as many sums for any number of"),
     (lambda: pfl.Statistic("mine", sums=3), TypeError, "must be a function"),
+    (lambda: pfl.Statistic("mine", len, counts=np.array([None, 1])), "`counts` must be a finite"),
     (lambda: pfl.Statistic("accuracy", sums=len), "must be none of those that are there; got acc"),
     (lambda: pfl.Range(1, 2, "no"), "`log` must be True or False; got 'no'"),
     (lambda: pfl.Experiment(CELLS, reference=3), "`reference` must be one of pflego; got 3"),

@@ -30,6 +30,8 @@ def of_head(head):
     return lambda s: s.set_client_states([0, 1], states(s)._replace(head=head))
 
 
+ENDLESS: list = []
+ENDLESS.append(ENDLESS)
 USES = [
     (lambda s: s.run(0), "`num_rounds` must be at least 1; got 0. Raise `num_rounds`"),
     (lambda s: s.run(1, 0), "`eval_every` must be at least 1; got 0. Raise `eval_every`"),
@@ -49,6 +51,7 @@ USES = [
     (lambda s: s.set_client_states([0, 9], states(s)), r"must be in \[0, 3\), the clients; got 9"),
     (lambda s: s.set_client_states([0], states(s)), r"head must be float32 of shape \(1, 3, 6\)"),
     (lambda s: s.set_client_states([0], 3), "`states` must have the structure of ClientState with"),
+    (lambda s: s.set_client_states([0], ENDLESS), "must have the structure of .*; got list."),
     (of_head(np.zeros([2, 3, 6])), "head must be float32 of .*; got float64 of .* Convert it"),
     (of_head(np.zeros([2, 3, 5], np.float32)), r"got float32 of shape \(2, 3, 5\). Convert it"),
     (lambda s: s.change_clients(join=3), TypeError, "`join` must be of the class ClientData"),

@@ -161,7 +161,7 @@ def stacked_like(spec: Structure, nest: Structure, count: int) -> Structure:
     """
     try:
         tf.nest.assert_same_structure(spec, nest)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # The last one is of endless nests, too.
         raise ValueError(
             f"`states` must have the structure of {type(spec).__name__} with the leaves "
             f"{', '.join(positions(spec)) or '(none)'}; got {type(nest).__name__}. Change what "

@@ -75,7 +75,7 @@ class Statistic:
         values.truth("higher_is_better", self.higher_is_better)
         if self.each is not None:
             values.function("each", self.each)
-        for number in values.listed("counts", self.counts or ()):
+        for number in values.listed("counts", () if self.counts is None else self.counts):
             values.whole("counts", number, 0)
 
     @property

@@ -33,7 +33,7 @@ from tf_pflego.core import losses
 from tf_pflego.core import statistics as statistics_lib
 from tf_pflego.core.losses import Loss
 from tf_pflego.core.statistics import AddedUp, Statistic, columns
-from tf_pflego.system import values
+from tf_pflego.system import texts, values
 from tf_pflego.system.by_value import ByValue
 
 CLASSIFICATION, MULTI_LABEL, REGRESSION, COUNTS = TASKS = (
@@ -271,7 +271,7 @@ def _tried(what, function, must):
     except Exception as error:
         raise ValueError(
             f"{what} must give {must}; got {type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}. Correct it."
+            f"{texts.reason(error)}. Correct it."
         ) from error
 
 

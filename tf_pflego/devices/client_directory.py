@@ -26,7 +26,7 @@ from tf_pflego.devices import messages
 from tf_pflego.devices.definition import NETWORK, Definition
 from tf_pflego.models import networks
 from tf_pflego.runs.reader import CLIENT
-from tf_pflego.system import durable, limited_files, values
+from tf_pflego.system import durable, limited_files, texts, values
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 SOCKET = "socket"
@@ -181,5 +181,5 @@ class Journal:
         except Exception as error:
             raise JournalError(
                 f"{name} in {self.path} must be as a client wrote it; it is damaged or missing "
-                f"({' '.join(str(error).split()):.200}). Get it from a copy."
+                f"({texts.reason(error)}). Get it from a copy."
             ) from error

@@ -139,7 +139,7 @@ class Definition:
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise DefinitionError(
                 f"`definition` must be a file that `tf-pflego serve` wrote for this version; "
-                f"{place}: {' '.join(str(error).split()):.300}"
+                f"{place}: {texts.reason(error, 300)}"
             ) from error
 
     def save(self, path: str | os.PathLike) -> None:

@@ -171,7 +171,7 @@ def _loaded(name):
     try:
         return keras_file.load(_read.pop(name, b"") or content_of_file(name))
     except Exception as error:  # They are of many kinds.
-        reason = texts.printable(" ".join(str(error).split())).rstrip(".")
+        reason = texts.reason(error, 2000).rstrip(".")
         raise ValueError(
             "`network` must be a file that the installed Keras can load, without code of its own; "
             f"{name}: {reason:.300}. Save it by `body.save('body.keras')` with that version."

@@ -220,7 +220,7 @@ def arrays_of(paths):
         except (OSError, KeyError, limited_files.DamagedFileError) as error:
             raise ValueError(
                 f"`data` must name .npz files with the arrays {', '.join(ARRAYS)}; {path} cannot "
-                f"be read as one ({' '.join(str(error).split())}). Correct the path, or write it "
+                f"be read as one ({texts.reason(error)}). Correct the path, or write it "
                 "with `numpy.savez`."
             ) from error
         files.append((contents[:2], contents[2:]))

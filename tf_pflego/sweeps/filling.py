@@ -17,7 +17,7 @@ from tf_pflego.simulation.records import CHECKPOINT_FILES
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.experiments import Cell
 from tf_pflego.sweeps.store import CURVES, RUNS, SECONDS, SERVED, TUNING, VALIDATION
-from tf_pflego.system import durable, limited_files
+from tf_pflego.system import durable, limited_files, texts
 
 # The results of a run that is reported.
 _RESULTS = (
@@ -233,7 +233,7 @@ def read_run(
             **{f"{name}.csv.gz": _entries(server[name], own[name]) for name in own},
         }
     except store.UNREADABLE as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = texts.reason(error) or type(error).__name__
         raise DamagedRunError(f"{raw} cannot be read as a run ({reason})") from error
     return config, summary, rows
 

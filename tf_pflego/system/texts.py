@@ -18,6 +18,11 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def reason(error: BaseException, most: int = 200) -> str:
+    """Returns the first characters of an error's message, on one line."""
+    return printable(" ".join(str(error).split()))[:most]
+
+
 def unseen(text: str) -> str:
     """Returns the first character of a text that is not seen, as its code and its name, or "".
 

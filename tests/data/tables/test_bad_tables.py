@@ -106,7 +106,7 @@ FILES = [
     ("table.xlsx", b"PK", "whose name ends with .csv, .tsv or .parquet, .*; got 'table.xlsx'"),
     ("table.csv", b"", "table.csv must be a whole table, .*; it cannot be read .*Empty CSV file"),
     ("table.csv", b"School,Passed\n", "table.csv must have rows, .*; got no rows"),
-    ("table.csv", b"School,Passed\n1,yes,3\n", "cannot be read .*Expected 2 columns, got 3"),
+    ("table.csv", b"School,Passed\n1,yes,\x1b\n", r"Expected 2 columns, got 3: 1,yes,\\x1b\). Co"),
     ("table.csv", b"School,School\n1,1\n", "table.csv must have rows, .*; got the name 'School'"),
     ("table.csv", b"School,\n1,1\n", "table.csv must have .*; got a column without a name"),
     ("table.csv", b"School:Passed\n1:no\n", "`client` must name .*, which are 'School:Passed'; got "

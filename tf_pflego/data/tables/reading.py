@@ -78,7 +78,7 @@ def read(
     except _UNREADABLE as error:
         raise ValueError(
             f"{name} must be a whole table, of rows with the same columns; it cannot be read "
-            f"({' '.join(str(error).split())[:200]}). Correct it."
+            f"({texts.reason(error)}). Correct it."
         ) from error
     if not isinstance(table, pa.Table):
         raise TypeError(

@@ -153,7 +153,7 @@ def traced(
             f"`body` cannot be called with training=True on {example.dtype.name} examples of shape "
             f"{tuple(example.shape[1:])}. If it takes others, put an Input that says so before it: "
             "tf.keras.Sequential([tf.keras.Input(shape, dtype=dtype), body]). "
-            f"TensorFlow says: {texts.printable(' '.join(str(error).split()))}"
+            f"TensorFlow says: {texts.reason(error, 2000)}"
         ) from error
     if noted.pop("adds_losses"):
         raise ValueError(
