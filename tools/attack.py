@@ -1,6 +1,6 @@
 """Gives the program what is wrong, and counts what does not end as it should.
 
-  python tools/attack.py [--kinds=python,flags,directories] [--every=N]
+  python tools/attack.py [--kinds=python,flags,directories,tables,...] [--every=N]
 
 python        every public call, with each argument replaced by each of a list of wrong values. It
               must be taken, or end in an error of this package, in one line
@@ -21,9 +21,9 @@ import functools
 import inspect
 import io
 import itertools
-import json
 import os
 import pathlib
+import random
 import re
 import resource
 import shutil
@@ -36,8 +36,10 @@ from collections.abc import Callable, Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import attack_files
 import numpy as np
 from attack_calls import right_calls
+from attack_files import DEEP, MARKUP
 
 import tf_pflego as pfl
 from tf_pflego import main as program
@@ -46,7 +48,7 @@ from tf_pflego.system import errors
 from tf_pflego.system.source import source_commit
 
 SECONDS, BYTES = 300, 2**30  # Only what hangs takes so long, also on a slow machine.
-SECRET, MARKUP = "the content of a file elsewhere", "<b id=attack>"
+SECRET = "the content of a file elsewhere"
 WRONG = (
     None, True, -1, 0, 2.5, 10**30, float("nan"), "", "x", "a\0b", "\x1b[2J", b"x", [], [None],
     (1, 2), {}, {"x": 1}, object(), int, len, np.zeros([2, 3]), np.full([3], np.nan),
@@ -57,12 +59,7 @@ BAD = (
     "\x1b[2J", "\udcff", "../..", "/dev/zero", "/proc/self/mem", "gs://b", "`seed`", ",", "=",
     "{x}", "a\nb", "~nobody_here/x",
 )  # fmt: skip
-IN_JSON = (
-    None, "x", -1, 0.5, 10**400, float("nan"), True, [], {"a": {}}, "\x1b[2Jattack", MARKUP,
-    "x" * 10**6, "@deep@",
-)  # fmt: skip
 READERS = ("report", "list", "export", "personalize", "load_run")
-DEEP = "[" * 10**5 + "]" * 10**5
 SMALL = (
     *("--dataset=digits", "--engine=in_process", "--num_clients=6", "--clients_per_round=2"),
     *("--num_rounds=3", "--local_steps=2", "--new_clients=1", "--new_client_epochs=1"),
@@ -98,24 +95,28 @@ def _fault_in(call, said=None):
     said = said or io.StringIO()
     signal.signal(signal.SIGALRM, stop)
     signal.alarm(SECONDS)
+    pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # The peak begins anew.
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             call()
     except TooLongError:
         return f"it has not ended in {SECONDS} s"
     except Exception as error:
-        return _fault_of(error)
+        if fault := _fault_of(error):
+            return fault
     finally:
         signal.alarm(0)
-    return ""
+    used = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    return f"{used / 2**30:.1f} GiB of memory" if used > BYTES else ""
 
 
 def _fault_of(error):
     """Returns what is wrong with an error, or "" if it tells a user what to correct."""
-    text = str(error)
+    text = str(error).replace("\n- ", " ") if isinstance(error, errors.Faults) else str(error)
     kinds = TypeError, ValueError, RuntimeError, ImportError
     ours = isinstance(error, OSError) or (isinstance(error, kinds) and errors.is_ours(error))
-    if ours and text and "\n" not in text:
+    if ours and text and not re.search(r"[\x00-\x1f\x7f]", text):
         return ""
     *_, frame = traceback.extract_tb(error.__traceback__)
     place = f"{pathlib.Path(frame.filename).name}:{frame.lineno}"
@@ -214,34 +215,8 @@ def _contents(path, content):
     yield "binary", bytes(range(256)) * 20
     yield "deep", DEEP
     yield "markup", f"{MARKUP}\x1b[2J,{MARKUP}\n" * 5
-    if path.suffix in (".json", ".jsonl"):
-        lines = content.decode().splitlines() if path.suffix == ".jsonl" else [content.decode()]
-        record = json.loads(lines[-1])
-        inner = record["content"] if set(record) == {"crc32", "content"} else record
-        values = itertools.cycle(IN_JSON)
-        for field in inner:
-            for value in itertools.islice(values, 2):
-                changed = _json_like(record, inner | {field: value}, lines[:-1])
-                yield f"{field}={str(value)[:20]!r}", changed
-        many = inner | {f"{MARKUP}{number}/\x1b[2J": 0.5 for number in range(1000)}
-        yield "1000 more names", _json_like(record, many, lines[:-1])
-    if path.suffix == ".csv":
-        head, *rows = content.decode().splitlines()
-        for value in ("1e400", "nan", "\x1b[2J", MARKUP, "9" * 5000, "-1"):
-            row = ",".join([value] * len(head.split(",")))
-            yield f"cells {value[:10]!r}", "\n".join([head, *[row] * len(rows)])
-
-
-def _json_like(record, changed, lines):
-    if changed.keys() and record.keys() == {"crc32", "content"}:
-        from tf_pflego.simulation import checkpoint
-
-        with contextlib.suppress(ValueError):
-            record = {"crc32": checkpoint._crc32(changed), "content": changed}
-    else:
-        record = changed
-    # Python writes 10^400 as its digits, and a float that is no number as NaN.
-    return "\n".join([*lines, json.dumps(record).replace('"@deep@"', DEEP), ""])
+    for number in range(20):
+        yield f"mutated {number}", attack_files.mutated(content, random.Random(number))
 
 
 def _write_npz(source, kind, directory, target):
@@ -344,7 +319,15 @@ def _in_child(work):
     return os.waitstatus_to_exitcode(status), text, 1024 * max(0, usage.ru_maxrss - before)
 
 
+def file_cases(door: str, directory: pathlib.Path) -> Iterator[Case]:
+    """Yields the files that are mutated at random."""
+    for name, call in attack_files.calls(door, directory):
+        yield name, functools.partial(_fault_in, call)
+
+
+DOORS = "tables", "keras", "partitions", "checkpoints", "start_from", "definitions"
 KINDS = {"directories": directory_cases, "flags": flag_cases, "python": python_cases}
+KINDS |= {door: functools.partial(file_cases, door) for door in DOORS}
 
 
 def main(arguments: list[str]) -> int:
