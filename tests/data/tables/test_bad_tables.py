@@ -71,6 +71,7 @@ TABLES = [
 # What is an argument's.
 ARGUMENTS = [
     ({"client": "school"}, "which are 'School', .*; got 'school'. Did you mean School"),
+    ({"table": {"School": pa.array([b"\xff"]).view(pa.string())}}, "a whole .*Invalid UTF8"),
     ({"label": []}, "`label`, `features` and `test` must be different columns, .*; got no label"),
     ({"label": ["Passed", "Sex"], "features": ["SES"]}, "`label` must be one column for classific"),
     ({"label": "SES"}, "must be different columns, .*; got 'SES' twice"),

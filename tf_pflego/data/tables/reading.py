@@ -73,6 +73,8 @@ def read(
             table = _of_columns(table.items())
         elif hasattr(table, "__arrow_c_stream__"):
             table = pa.table(table)
+        if not is_text_file and isinstance(table, pa.Table):
+            table.validate(full=True)  # Its bytes need not be what its types say.
     except prepared.DatasetError:
         raise
     except _UNREADABLE as error:
@@ -104,8 +106,7 @@ def _is_of_pandas(table):
 
 
 def _of_columns(columns):
-    arrays: list[pa.ChunkedArray] = []
-    names = []
+    names, arrays = [], list[pa.ChunkedArray]()
     for name, cells in columns:
         if hasattr(cells, "columns") or isinstance(cells, Mapping):
             raise ValueError(
@@ -265,8 +266,7 @@ def column(table: pa.Table, name: str, argument: str) -> pa.ChunkedArray:
     if pa.types.is_dictionary(array.type):
         chunks = [pc.take(_plain(chunk.dictionary), chunk.indices) for chunk in array.chunks]
         array = pa.chunked_array(chunks, None if chunks else pa.string())
-    array = _plain(array)
-    kind = array.type
+    kind = (array := _plain(array)).type
     if kind == pa.float16():  # Arrow has few operations for it.
         array = pa.chunked_array([pa.array(array.to_numpy().astype(np.float32))])
     if pa.types.is_floating(array.type):
