@@ -144,7 +144,9 @@ def _of_file(path, is_text, separator, decimal, may_be_codes, unpacked_mb):
             "`table` must be a file whose name ends with .csv, .tsv or .parquet, where .gz may "
             f"follow the first two; got {path.name!r}. Rename it if it is one of these."
         )
-    header, is_packed = _header(path), path.suffix.lower() in _COMPRESSED
+    if path.suffix.lower() in _COMPRESSED:
+        limits.refuse_many_bytes(path, most)
+    header = _header(path)
     outside_quotes = re.sub('"[^"]*"', "", header).partition("\n")[0]
     if separator == AUTO:
         separator = max(_SEPARATORS[kind], key=outside_quotes.count)
@@ -162,8 +164,7 @@ def _of_file(path, is_text, separator, decimal, may_be_codes, unpacked_mb):
         )
         form = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
         try:
-            rows = limits.Unpacked(path, most) if is_packed else path
-            return csv.read_csv(rows, csv.ReadOptions(block_size=_BLOCK_BYTES), form, converted)
+            return csv.read_csv(path, csv.ReadOptions(block_size=_BLOCK_BYTES), form, converted)
         except pa.ArrowInvalid as error:
             said = str(error).replace("invalid UTF8 data", "Write the file in UTF-8")
             named = re.sub(r"CSV column #(\d+)", lambda m: repr(names[int(m[1])]), said)
