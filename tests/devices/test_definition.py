@@ -37,6 +37,11 @@ def test_it_is_known_by_all_that_it_says(definition, tmp_path):
     again = Definition.load(tmp_path / "definition.json")
     assert again.identity == definition.identity
     assert again.clients == NAMES
+    definition.save(tmp_path / "definition.json")
+    (tmp_path / "run.flags").write_text("--seed=1")
+    with pytest.raises(ValueError, match="`define` must be a new file, or an earlier definition"):
+        definition.save(tmp_path / "run.flags")
+    assert (tmp_path / "run.flags").read_text() == "--seed=1"
     named = Definition.of(planned(config_of(), local_steps=2), name="hospitals")
     assert (named.dataset, definition.dataset) == ("hospitals", "custom")
     other = Definition.of(planned(config_of(seed=5), local_steps=2))

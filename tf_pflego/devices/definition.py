@@ -143,9 +143,21 @@ class Definition:
             ) from error
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the file."""
+        """Writes the file, in the place of none or another definition; of others, ValueError."""
+        place = pathlib.Path(path)
+        try:
+            is_free = "hyper_parameters" in limited_files.json_object(place)
+        except FileNotFoundError:
+            is_free = True
+        except limited_files.DamagedFileError:
+            is_free = False
+        if not is_free:
+            raise ValueError(
+                f"`define` must be a new file, or an earlier definition; {place} is something "
+                "else. Choose another `define`, or remove it."
+            )
         with durable.batch() as files:
-            files.json(pathlib.Path(path), self._content)
+            files.json(place, self._content)
 
     @property
     def _content(self):
