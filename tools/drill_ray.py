@@ -9,15 +9,17 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 import zlib
 
 import psutil
-from drill_runs import ROOT, end, finish, rounds_of, start
+from drill_runs import ROOT, end, finish, rounds_of, start, wait_for_round
 from local_cluster import LocalCluster, processes_of
 
 from tf_pflego.algorithms import REGISTRY
@@ -175,6 +177,37 @@ def _spring(sprung, kill, victims):
     for process in victims:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+
+
+def refuse_strangers(scratch, data_dir=""):
+    """Starts programs that try to run code on the cluster of a run on one machine.
+
+    Only the one with the run's token may; it shows that the others lack nothing else.
+    """
+    code = (
+        "import pathlib, ray, sys; ray.init(sys.argv[1], logging_level='FATAL'); "
+        "ray.get(ray.remote(num_cpus=0)(pathlib.Path.touch).remote(pathlib.Path(sys.argv[2])))"
+    )
+    tokens = {"none, without authentication": {"RAY_AUTH_MODE": "disabled"}, "none": {}}
+    tokens["another"] = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    flags = ["--engine=ray", "--num_shards=2", "--num_rounds=1000000", "--num_clients=20"]
+    running = start([*flags, "--dataset=digits", f"--data_dir={data_dir}"], scratch / "run")
+    wait_for_round(running, scratch / "run", 1)
+    nodes = psutil.Process(running.pid).children(recursive=True)
+    found = [re.search(r"--gcs-address=(\S+)", " ".join(node.cmdline())) for node in nodes]
+    node, address = next((node, one[1]) for node, one in zip(nodes, found, strict=True) if one)
+    tokens["the run's"] = {"RAY_AUTH_MODE": "token"} | {
+        name: value for name, value in node.environ().items() if name == "RAY_AUTH_TOKEN"
+    }
+    for name, token in tokens.items():
+        mark, home = scratch / f"mark of {name}", {"HOME": str(scratch)}
+        command, before = [sys.executable, "-c", code, address, mark], rounds_of(scratch / "run")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, env=os.environ | home | token, timeout=60, check=False)
+        good = mark.exists() == (name == "the run's") and rounds_of(scratch / "run") > before
+        yield {"token": name, "its code ran": "yes" if mark.exists() else "no"}, good
+    running.terminate()
+    running.wait()
 
 
 def compare_nodes(

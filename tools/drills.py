@@ -4,15 +4,17 @@
   python tools/drills.py workers  kills and stops the TFF workers of runs, which go on by themselves
   python tools/drills.py shards   kills shards, nodes and programs of runs on a Ray cluster
   python tools/drills.py nodes    runs the same shards on Ray clusters of 1, 2 and 5 nodes
+  python tools/drills.py strangers  tries to run code on the Ray cluster of a run without its token
   python tools/drills.py devices  harms servers, clients and links of federations in many ways
   python tools/drills.py signals  sends SIGINT and SIGTERM in all phases of runs, which must end
   python tools/drills.py replacing  kills what replaces files, stores features or has two jobs
   python tools/drills.py machine  takes room, rights and descriptors from each verb
+  python tools/drills.py long     watches a run of many rounds, and a sweep of many runs
 
-Each run is a small one on digits. For all but `signals` and `machine`, it must end with the
-weights, the clients' states, the metrics apart from seconds, and the clients.csv of a run that was
-left alone. A table says what was done; the exit code is 1 if an end differs, or a case was not
-tried. `--help` after a name says what it takes. results/drills contains what they printed.
+Each run is a small one on digits. Those that are harmed and go on must end with the weights, the
+clients' states, the metrics apart from seconds, and the clients.csv of a run that was left alone. A
+table says what was done; the exit code is 1 if an end differs, or a case was not tried. `--help`
+after a name says what it takes. results/drills contains what they printed.
 """
 
 import os
@@ -37,10 +39,12 @@ DRILLS = {
     "workers": "drill_kills:harm_workers",
     "shards": "drill_ray:kill_shards",
     "nodes": "drill_ray:compare_nodes",
+    "strangers": "drill_ray:refuse_strangers",
     "devices": "drill_devices:harm_devices",
     "signals": "drill_signals:send_signals",
     "replacing": "drill_replacing:kill_replacing",
     "machine": "drill_machine:stint_the_machine",
+    "long": "drill_long:watch",
 }
 _ENDS = {True: "as it must be", False: "DIFFERENT", None: "not tried"}
 

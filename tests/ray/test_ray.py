@@ -262,7 +262,9 @@ def test_nothing_is_left_behind(number, digits_dir, tmp_path):
     assert len(started) > 3
     # All interfaces reach the cluster, so it asks for a token.
     (raylet,) = [process for process, name in started.items() if name.endswith("raylet")]
-    assert b"RAY_AUTH_MODE=token" in pathlib.Path(f"/proc/{raylet}/environ").read_bytes()
+    environment = pathlib.Path(f"/proc/{raylet}/environ").read_bytes()
+    assert b"RAY_AUTH_MODE=token" in environment and b"RAY_AUTH_TOKEN=" in environment
+    assert not (tmp_path / ".ray").exists()  # What other users may read has no token.
     running.send_signal(number)
     said = running.communicate(timeout=200)[1]
     if number == signal.SIGINT:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import threading
 from typing import Any
@@ -32,6 +33,9 @@ def connect(address: str) -> None:
                 refuse_unreachable(address)
                 ray.init(address=address, **quiet)
             else:
+                if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+                    # Ray would keep one for all runs, in a file that other users may read.
+                    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
                 # Without `local` it would join a cluster that somebody has started here.
                 ray.init(address="local", include_dashboard=False, **quiet)
     except WorkerError:
