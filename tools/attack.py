@@ -151,12 +151,14 @@ def flag_cases(directory: pathlib.Path) -> Iterator[Case]:
 
 
 def _command_line(*arguments):
-    def attempt():
-        codes, said = [], io.StringIO()
-        fault = _fault_in(lambda: codes.append(program.main(["tf_pflego", *arguments])), said)
-        return fault or _fault_of_output(codes[0], said.getvalue(), (2,))
+    name = f"tf-pflego {' '.join(map(repr, arguments))[:300]}"
+    return name, functools.partial(_fault_of_line, arguments, (2,))
 
-    return f"tf-pflego {' '.join(map(repr, arguments))[:300]}", attempt
+
+def _fault_of_line(arguments, codes):
+    ended, said = [], io.StringIO()
+    fault = _fault_in(lambda: ended.append(program.main(["tf_pflego", *arguments])), said)
+    return fault or _fault_of_output(ended[0], said.getvalue(), codes)
 
 
 def _fault_of_output(code, text, codes):
@@ -173,18 +175,14 @@ def _fault_of_output(code, text, codes):
 
 def directory_cases(directory: pathlib.Path) -> Iterator[Case]:
     """Yields the run directories, each for every reader."""
-    from tf_pflego.system import deferred
-
     run, data = directory / "good", f"--data_dir={directory}/tfds"
-    line = ["tf_pflego", *SMALL, data, f"--output_dir={run}"]
-    code, text, _ = _in_child(lambda: program.main(line))
-    assert code == 0, text
+    fault = _fault_of_line([*SMALL, data, f"--output_dir={run}"], (0,))
+    assert not fault, fault
     (directory / "secret").write_text(SECRET, encoding="utf-8")
     shapes = {"examples": [4, 8, 8, 1], "labels": [4]}
     splits = itertools.product(("train", "test"), shapes)
     new = {f"{split}_{what}": np.zeros(shapes[what], np.uint8) for split, what in splits}
     np.savez(directory / "new.npz", **new)
-    deferred.start()  # Once, and not in each child.
     for path in sorted(path.relative_to(run) for path in run.rglob("*") if path.is_file()):
         for name, change in _changes(run / path, directory):
             for reader in READERS:
@@ -203,20 +201,12 @@ def _changes(path, directory):
     if path.suffix == ".npz":
         for name in ("bomb", "pickle", "other arrays", "no arrays"):
             yield name, functools.partial(_write_npz, path, name, directory)
-    for name, changed in _contents(path, content):
-        changed = changed if isinstance(changed, bytes) else changed.encode()
-        yield name, functools.partial(pathlib.Path.write_bytes, data=changed)
-
-
-def _contents(path, content):
-    """Yields names and what a file holds in the place of its content, as text or bytes."""
-    yield "empty", b""
-    yield "cut", content[: len(content) // 2]
-    yield "binary", bytes(range(256)) * 20
-    yield "deep", DEEP
-    yield "markup", f"{MARKUP}\x1b[2J,{MARKUP}\n" * 5
+    others = {"empty": b"", "cut": content[: len(content) // 2], "deep": DEEP.encode()}
+    others |= {"binary": bytes(range(256)), "markup": f"{MARKUP}\x1b[2J,{MARKUP}\n".encode() * 5}
     for number in range(20):
-        yield f"mutated {number}", attack_files.mutated(content, random.Random(number))
+        others[f"mutated {number}"] = attack_files.mutated(content, random.Random(number))
+    for name, changed in others.items():
+        yield name, functools.partial(pathlib.Path.write_bytes, data=changed)
 
 
 def _write_npz(source, kind, directory, target):
@@ -260,63 +250,27 @@ def _read(directory, path, change, reader):
         "export": [*of_run, out, "--clients=0", "--format=keras"],
         "personalize": [*of_run, new, "--shots=all", "--steps=1"],
     }
-    work = functools.partial(_loaded, run, tfds)
-    if reader in lines:
-        line = ["tf_pflego", reader, *map(str, lines[reader])]
-        work = functools.partial(program.main, line)
     try:
-        code, text, used = _in_child(work)
+        if reader in lines:
+            fault = _fault_of_line([reader, *map(str, lines[reader])], (0, 2))
+        else:
+            fault = _fault_in(lambda: _load(run, tfds))
         shown = page.read_text(encoding="utf-8") if page.exists() else ""
     finally:
         shutil.rmtree(scratch)
     if (directory / "pickle_was_loaded").exists():
         (directory / "pickle_was_loaded").rmdir()
         return "a pickle was loaded"
-    if used > BYTES:
-        return f"{used / 2**30:.1f} GiB of memory"
     if MARKUP in shown or SECRET in shown:
         return "the page has markup, or what another file holds"
-    return _fault_of_output(code, text, (0, 2))
+    return fault
 
 
-def _loaded(run, data_dir):
-    """Asks a run everything, and returns the exit code for what it raises."""
-    try:
-        with pfl.load_run(run, data_dir) as stored:
-            _ = repr(stored), stored.metrics, stored.partition, stored.evaluate()
-            stored.client_model(0)
-    except Exception as error:
-        fault = _fault_of(error)
-        if fault:
-            terminal.say(f"not clean: {fault}")
-        return 1 if fault else 2
-    return 0
-
-
-def _in_child(work):
-    """Returns the exit code of a forked child that does some work, what it says, and its memory."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with tempfile.TemporaryFile() as output:
-        child = os.fork()
-        if not child:
-            code = 99
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # It ends the child with the code -14.
-            signal.alarm(SECONDS)
-            try:
-                for descriptor in (1, 2):
-                    os.dup2(output.fileno(), descriptor)
-                sys.stdout, sys.stderr = open(1, "w"), open(2, "w")
-                code = work()
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        _, status, usage = os.wait4(child, 0)
-        output.seek(0)
-        text = output.read().decode(errors="replace")
-    return os.waitstatus_to_exitcode(status), text, 1024 * max(0, usage.ru_maxrss - before)
+def _load(run, data_dir):
+    """Asks a run everything."""
+    with pfl.load_run(run, data_dir) as stored:
+        _ = repr(stored), stored.metrics, stored.partition, stored.evaluate()
+        stored.client_model(0)
 
 
 def file_cases(door: str, directory: pathlib.Path) -> Iterator[Case]:
@@ -340,9 +294,7 @@ def main(arguments: list[str]) -> int:
     terminal.show(f"`attack.py {' '.join(arguments)}` at commit {source_commit()}:\n")
     with tempfile.TemporaryDirectory(prefix="tf_pflego_attack_") as scratch:
         tempfile.tempdir = scratch
-        # A process that is forked must not have used TensorFlow, so that the directories come
-        # first.
-        for kind in sorted(options.kinds.split(","), key=list(KINDS).index):
+        for kind in options.kinds.split(","):
             directory = pathlib.Path(scratch, kind)
             directory.mkdir()
             os.chdir(directory)  # Some paths are taken, and are relative ones.

@@ -17,6 +17,7 @@ import pyarrow.parquet
 import tf_pflego as pfl
 from tf_pflego.devices.definition import Definition
 from tf_pflego.models import networks
+from tf_pflego.runs import earlier_run
 from tf_pflego.runs.plan import Plan
 from tf_pflego.simulation import checkpoint
 
@@ -87,13 +88,21 @@ def _doors(directory):
     simulation, read_table = pfl.build_simulation(config), pfl.from_table
     Definition.of(Plan.of(config, clients=read_table(table, "who", "y"))).save(definition)
     pfl.mlp((8, 8, 1), seed=0, units=5).save(body)
+    plan = Plan.of(later)
+
+    def start(path):
+        earlier_run.refuse_another(plan)
+        prepared = earlier_run.Beginning.of(later, None).preprocessing
+        read_table(table, "who", "y", preprocessing=prepared)
+        earlier_run.take_over(simulation, str(run))
+
     in_run, checkpoints = [*run.rglob("*.*")], [*(run / "checkpoints").iterdir()]
     return {
         "tables": ([table, columns], lambda path: read_table(path, "who", "y")),
         "keras": ([body], lambda path: networks.build(str(path), (8, 8, 1), 0)),
         "partitions": ([run / "partition.npz"], pfl.Partition.load),
         "checkpoints": (checkpoints, lambda path: simulation.restore(path.parent)),
-        "start_from": (in_run, lambda path: pfl.build_simulation(later)),
+        "start_from": (in_run, start),
         "definitions": ([definition], Definition.load),
     }
 

@@ -9,8 +9,7 @@ import pytest
 
 @pytest.mark.thorough
 def test_a_part_of_the_attacks_is_clean(monkeypatch, capsys):
-    """But for directories, which take a process that has not used TensorFlow."""
-    kinds = attack.KINDS.keys() - {"directories"}
+    kinds = attack.KINDS.keys() - {"directories"}  # They take hours.
     monkeypatch.setattr(tempfile, "tempdir", None)  # The tool has one of its own.
     code = attack.main([f"--kinds={','.join(kinds)}", "--every=101"])
     shown = capsys.readouterr().out
