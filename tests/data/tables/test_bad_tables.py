@@ -1,5 +1,6 @@
 """Bad tables and labels: one line says what was expected, what came and what to do."""
 
+import dataclasses
 import datetime
 import decimal
 import gzip
@@ -169,6 +170,8 @@ def test_rows_that_follow_an_earlier_table_have_its_columns_and_are_prepared_as_
     ):
         message = f"`{name}` must be as in the earlier table, .*Leave out `{name}`"
         refused(message, table=schools.table(), **settings | {name: other})
+    odd = {"preprocessing": dataclasses.replace(earlier, class_names=("no", "\x1b"))}
+    refused(r"of the earlier table, no, \\x1b; row", table=schools.table(), **settings | odd)
     lacking = schools.table().drop("SES")
     refused("the earlier table, Sex, SES; it lacks 'SES'", table=lacking, **settings)
     gaps = schools.table(SES=[None, *schools.columns()["SES"][1:]])

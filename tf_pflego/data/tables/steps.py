@@ -22,7 +22,7 @@ from tf_pflego.data import labels as labels_lib
 from tf_pflego.data.tables import ENCODINGS, MISSING, reading, splitting, targets
 from tf_pflego.data.tables import preprocessing as preprocessing_lib
 from tf_pflego.data.tables.preprocessing import Preprocessing
-from tf_pflego.system import log, values
+from tf_pflego.system import log, texts, values
 from tf_pflego.system.errors import Faults
 
 _THE_ONE = "one"  # The client of all rows of a table in which no column names clients.
@@ -240,7 +240,8 @@ def _what_becomes(labels, class_names, preprocessing):
 
 def _first(names):
     """Returns the names, each cut to a length, or twenty and a sign that there are more."""
-    return ", ".join([*(f"{name:.60}" for name in names[:20]), *["..."] * (len(names) > 20)])
+    shown = [f"{texts.printable(name):.60}" for name in names[:20]]
+    return ", ".join([*shown, *["..."] * (len(names) > 20)])
 
 
 def _refuse_other(preprocessing, features, categories, encoding, missing):

@@ -46,8 +46,9 @@ def of(
         if positions[row] < 0:
             raise ValueError(
                 f"the column {labels[0]!r} must be of the classes of the earlier table, "
-                f"{', '.join(known[:20])}; row {row} has {column[row].as_py()!r:.60}. Correct the "
-                "row or leave it out, or start again with a table that has the class."
+                f"{texts.printable(', '.join(known[:20]))}; row {row} has "
+                f"{column[row].as_py()!r:.60}. Correct the row or leave it out, or start again "
+                "with a table that has the class."
             )
         return positions, len(known), known
     classes = reading.distinct(column)
