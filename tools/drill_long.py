@@ -23,11 +23,9 @@ def watch(scratch, data_dir="", rounds=3000, runs=200):
 
     seeds = ",".join(map(str, range(runs)))
     sweep = ["sweep", "--algorithm=pflego", "--num_rounds=1", f"--seeds={seeds}"]
-    cases = {
-        "rounds of a run": (rounds, [f"--num_rounds={rounds}"], rounds_of),
-        "runs of a sweep": (runs, sweep, runs_of),
-    }
-    for name, (steps, flags, done) in cases.items():
+    long = ["--num_rounds", str(rounds)]
+    cases = ("rounds of a run", rounds, long, rounds_of), ("runs of a sweep", runs, sweep, runs_of)
+    for name, steps, flags, done in cases:
         output, first, before = scratch / name, None, None
         running = start([*flags, *_SMALL, f"--data_dir={data_dir}"], output)
         process = psutil.Process(running.pid)
@@ -38,10 +36,10 @@ def watch(scratch, data_dir="", rounds=3000, runs=200):
             if before is not None:
                 per_step = (used - before[0]) / (number - before[1])
                 found = per_step, process.memory_info().rss / 1e6, process.num_fds()
-                row = dict(zip(_MORE, found, strict=True))
-                first = first or row
-                good = all(row[what] <= more * first[what] for what, more in _MORE.items())
-                shown = {what: f"{value:.4g}" for what, value in row.items()}
-                yield {"steps": f"{name} to {number}"} | shown, good
+                first = first or found
+                limits = zip(found, first, _MORE.values(), strict=True)
+                shown = zip(_MORE, (f"{value:.4g}" for value in found), strict=True)
+                good = all(value <= least * more for value, least, more in limits)
+                yield {"steps": f"{name} to {number}", **dict(shown)}, good
             before = used, number
         running.communicate()
