@@ -59,8 +59,7 @@ class SplitModel:
       seed: Seed of all random values for the model except theta_0.
       example_shape: Shape of one example.
       example_dtype: tf.int32 for a body that takes integers, such as tokens, else tf.float32.
-      activation_bytes_per_example: Bytes of all that the body computes from one example, more than
-        its gradient needs.
+      activation_bytes_per_example: Bytes of all that the body computes from an example.
       frozen: The frozen part of the original body, a `Frozen`, or None. See `divided`.
 
     Raises:
@@ -128,8 +127,7 @@ class SplitModel:
     def within(self, gigabytes: float, num_examples: int, num_clients: int) -> SplitModel:
         """Returns the model, in blocks if the activations of all clients at once would not fit.
 
-        There are this many `gigabytes` for them. The arguments bound the examples of a client and
-        the participants, which run in parallel on the cores.
+        The numbers are the largest of examples of a client, and of participants of a round.
         """
         at_once = min(os.cpu_count() or 1, num_clients) * int(num_examples)
         if at_once * self.activation_bytes_per_example <= gigabytes * 2**30:

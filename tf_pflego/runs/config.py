@@ -26,9 +26,8 @@ from tf_pflego.system import values
 
 UNIFORM = "uniform"  # weights of clients
 CLIENTS_PER_ROUND = 20  # if there are so many
-# The engines that can compile what clients do, and how many participations of a run take longer
-# than to compile them.
-COMPILING, COMPILED_FROM = ("in_process", "ray"), 50_000
+COMPILING = "in_process", "ray"  # engines that can compile the training of clients
+COMPILED_FROM = 50_000  # participations of a run; with fewer, it takes longer to compile them
 
 _alike = functools.partial(setting, role=Role.ALIKE)
 _place = functools.partial(setting, role=Role.PLACE)
@@ -371,11 +370,9 @@ class RunConfig(
 
     @property
     def compiles(self) -> bool:
-        """Whether XLA compiles the training of small clients."""
-        if self.compile == "auto":
-            participations = self.num_rounds * self.most_per_round()
-            return self.engine in COMPILING and participations >= COMPILED_FROM
-        return self.compile == "on"
+        """Whether XLA compiles the training of small clients, in an engine that can."""
+        is_long = self.num_rounds * self.most_per_round() >= COMPILED_FROM
+        return self.compile == "on" or (self.compile, is_long) == ("auto", True)
 
     def participation_of(self, num_clients: int) -> Participation:
         """Returns the sampling of participants from `num_clients` clients."""

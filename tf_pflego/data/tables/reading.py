@@ -49,7 +49,6 @@ def read(
     In a text file, columns with names for which `is_text` is true are not changed. Whole numbers
     with leading zeros are text if they `may_be_codes`. A pandas index is no column.
     """
-    name = "`table`"
     values.one_of("decimal", decimal, DECIMALS)
     size = len(separator.encode("utf-8", "surrogatepass")) if isinstance(separator, str) else 0
     if size != 1 and not values.is_word(separator, AUTO):
@@ -65,9 +64,9 @@ def read(
             "`separator` and `decimal` must be left out for a table that is no CSV file; got "
             f"{values.shown(separator)} and {values.shown(decimal)}. Leave out both."
         )
+    name = f"`table` {table}" if isinstance(table, pathlib.Path) else "`table`"
     try:
         if isinstance(table, pathlib.Path):
-            name = f"`table` {table}"
             table = _of_file(table, is_text, separator, decimal, may_be_codes, unpacked_mb)
         elif isinstance(table, Mapping) or _is_of_pandas(table):
             table = _of_columns(table.items())
@@ -324,10 +323,8 @@ def numbers(array: pa.ChunkedArray, name: str, remedy: str = "") -> np.ndarray:
     if array.type == pa.string():
         some = array.drop_null()
         row = pc.index(pc.match_substring_regex(some, _PLAIN_NUMBER), False).as_py()
-        raise ValueError(
-            f"the column {name!r} must be of numbers; got text, such as "
-            f"{values.shown(some[max(row, 0)].as_py())}. {remedy}Correct the column."
-        )
+        got = f"got text, such as {values.shown(some[max(row, 0)].as_py())}. {remedy}"
+        raise ValueError(f"the column {name!r} must be of numbers; {got}Correct the column.")
     column = array.cast(pa.float64(), safe=False).to_numpy()
     is_huge = np.abs(column) > np.finfo(np.float32).max
     row = int(np.argmax(is_huge))
@@ -381,8 +378,7 @@ def _whole(array, name, remedy):
     if row >= 0:
         raise ValueError(
             f"the column {name!r} must be of integers or of text; row {row} has {array[row]}, and "
-            f"{array.type} cannot tell whole numbers from {limit} on apart. Read the column as "
-            "text."
+            f"{array.type} cannot tell whole numbers from {limit} on apart. Read it as text."
         )
     return array.cast(pa.int64())
 
