@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests import starts
 from tests.serving.test_client_models import simulation_of
-from tests.serving.test_export import learn_on, learnt
+from tests.serving.test_exporting import learn_on, learnt
 from tests.serving.test_raw_columns import MIXED, simulation_with
 from tf_pflego.serving.exporting import served_clients
 
