@@ -27,6 +27,7 @@ import tensorflow as tf
 from benchmark_cases import RAY_SHARDS
 from benchmark_exports import exports
 from benchmark_shards import shards
+from benchmark_small import compiled, everybody, small
 from benchmark_tff import methods, process
 
 from tf_pflego import engines
@@ -37,15 +38,15 @@ PARTS = {
     part.__name__: part
     for part in (
         *(cases.fashion_mnist, cases.omniglot, cases.cifar10_pflego, cases.cifar10),
-        *(cases.synthetic, cases.small, cases.shared_head, cases.million, methods, process),
-        *(cases.ray, cases.frozen, exports, shards),
+        *(cases.synthetic, small, compiled, cases.shared_head, cases.million, methods, process),
+        *(cases.ray, cases.frozen, everybody, exports, shards),
     )
 }
 # `million` takes gigabytes of temporary files, `methods` times all methods, a round of `frozen` on
-# images takes most of a minute, and `exports` and `shards` have files of their own.
-BY_DEFAULT = [
-    name for name in PARTS if name not in ("million", "methods", "frozen", "exports", "shards")
-]
+# images takes most of a minute, `everybody` needs data, and `exports` and `shards` have files of
+# their own.
+_ON_REQUEST = ("million", "methods", "frozen", "everybody", "exports", "shards")
+BY_DEFAULT = [name for name in PARTS if name not in _ON_REQUEST]
 
 
 def show(report):

@@ -13,6 +13,7 @@ from benchmark_work import (
     LOCAL_STEPS,
     WORK,
     alphabets,
+    counted,
     federation,
     federation_in_files,
     floor,
@@ -31,7 +32,6 @@ from benchmark_work import (
 from tf_pflego import algorithms, models
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import Participation
-from tf_pflego.engines import small_clients
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.simulation.frozen_features import with_frozen_features
 from tf_pflego.simulation.simulation import Simulation
@@ -228,33 +228,6 @@ def synthetic(repeats):
     yield {f"{name}/i1e5_over_i1e2": ratio(seconds[5], seconds[2])}
 
 
-def small(repeats):
-    """Times tests of 2,000 clients with 5 test examples, in groups and one by one."""
-    clients = federation([20] * 2000, [5] * 2000, 2, (8, 8, 1))
-    body = models.mlp(clients.example_shape, 0)
-    for method in ("pflego", "fedavg", "ditto"):
-        name = f"small/{method}/in_process/test"
-        with simulation_of(clients, body, method, "in_process", 20) as run:
-            run.run_round()
-
-            def one_by_one(run=run):
-                fewest, small_clients.FEWEST_CLIENTS = small_clients.FEWEST_CLIENTS, 10**9
-                run.evaluate(train_loss=False)
-                small_clients.FEWEST_CLIENTS = fewest
-
-            things = {
-                "groups": lambda run=run: run.evaluate(train_loss=False),
-                "one_by_one": one_by_one,
-                "floor": floor(body, [5000] * 2, backward=False),
-            }
-            seconds = in_turn(things, repeats)
-        yield {
-            f"{name}_seconds": spread(seconds["groups"]),
-            f"{name}_one_by_one_over_groups": ratio(seconds["one_by_one"], seconds["groups"]),
-            f"{name}_over_floor": ratio(seconds["groups"], seconds["floor"]),
-        }
-
-
 def ray(repeats):
     """Times rounds of PFLEGO on Ray beside those in process, on the same cores.
 
@@ -353,14 +326,14 @@ def beside_features(network, side, repeats):
         memory_peak_anew()
         cpu[way], part, examples = [], model, clients
         if way == "features":
-            part, examples = _counted(with_frozen_features, cpu[way])(model, clients)
+            part, examples = counted(with_frozen_features, cpu[way])(model, clients)
             yield {f"frozen/{network}/features/prepared_cpu_seconds": round(cpu[way].pop(), 2)}
         part = part.within(RunConfig.activation_gigabytes, 60, clients.num_clients)
         algorithm = algorithms.build("pflego", part, local_steps=LOCAL_STEPS)
         run = Simulation(algorithm, examples, Participation(10, 10), "in_process")
         run.run_round()
         yield {f"frozen/{network}/{way}/peak_megabytes": megabytes("VmHWM")}
-        rounds[way] = _counted(run.run_round, cpu[way])
+        rounds[way] = counted(run.run_round, cpu[way])
     seconds = in_turn(rounds, repeats, warm_up=1)
     cpu = {way: of_way[1:] for way, of_way in cpu.items()}
     for words, times in (("", seconds), ("cpu_", cpu)):
@@ -370,15 +343,3 @@ def beside_features(network, side, repeats):
                 times["images"], times["features"]
             ),
         }
-
-
-def _counted(call, seconds):
-    """Returns a call that also notes the seconds of all processors."""
-
-    def counted(*arguments):
-        started = time.process_time()
-        result = call(*arguments)
-        seconds.append(time.process_time() - started)
-        return result
-
-    return counted

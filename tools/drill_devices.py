@@ -13,11 +13,11 @@ from harmed_federation import HarmedFederation
 
 from tf_pflego import engines
 from tf_pflego.engines.engine import Outcome
+from tf_pflego.engines import in_process
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.program import terminal
 from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.simulation import engine_choice
 
 _SETTINGS = {"dataset": "digits", "num_clients": 5, "classes_per_client": 2, "network": "mlp"}
 _SETTINGS |= {"num_rounds": 12, "clients_per_round": 5, "checkpoint_every": 2, "eval_every": 1}
@@ -120,7 +120,7 @@ def leaving_out(absent, spare_clients=0, engine=LeavesOut):
     about = {"absent": absent, "spare_clients": spare_clients}
     with (
         mock.patch.multiple(engine, **about),
-        mock.patch.object(engine_choice, "InProcessEngine", engine),
+        mock.patch.object(in_process, "InProcessEngine", engine),
     ):
         yield
 

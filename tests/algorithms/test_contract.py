@@ -310,7 +310,7 @@ def test_states_that_are_only_written_are_not_brought_to_the_client(case):
     algorithm, _, simulation = case
     simulation.run_round()
     (exchange,) = algorithm.exchanges
-    computation, _ = simulation._engine.traces.get((id(exchange), False), None)
+    computation = simulation._engine.traces.get((id(exchange), False), None)
     assert computation.reads == [algorithm.name == "local"] * 3
 
 

@@ -103,8 +103,7 @@ def build_fedala(model: SplitModel, config: FedAlaConfig) -> Algorithm:
 
         def one_pass(k, mixing, _):
             drawn = part._replace(seed=fold_in(client.seed, k))
-            batches = 1, config.batch_size, 1, config.drop_last_batch
-            learnt = over_batches(step, mixing, drawn, *batches)
+            learnt = over_batches(step, mixing, drawn, 1, *config.batches(1))
             moves = [tf.reduce_max(tf.abs(a - b)) for a, b in zip(learnt, mixing, strict=True)]
             return k + 1, learnt, tf.reduce_max(tf.stack(moves))
 

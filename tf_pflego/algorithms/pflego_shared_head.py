@@ -11,8 +11,7 @@ A round:
   1. The server sends theta and V to the participants.
   2. Client i computes its features phi_i = phi(X_i; theta) and the logits of S_i V once. A lower
      loss with these leaves less to correct, and raises its penalty of the correction: lambda_i =
-     lambda max(1, l_i(0) / l_i(S_i V))^p. It is lambda if labels are no classes, and in rounds of
-     several exchanges, since the earlier exchanges fit V to the participants.
+     lambda max(1, l_i(0) / l_i(S_i V))^p. It is lambda without classes or with several exchanges.
   3. It takes tau - 1 steps only on U_i and g_i, with the rate beta_i = min(beta, 2 / (A_i + 2
      lambda)), where A_i is the mean of |(phi, 1)|^2 (half of it for several labels, twice it for
      quantities). Each follows the gradient of l_i, then divides U_i by 1 + beta_i lambda_i and
@@ -23,9 +22,8 @@ A round:
   6. The server gives (I/r) times the sums over the participants to one optimiser of rate rho, by
      default Muon, and takes a share d of theta and V from them (decoupled weight decay).
 
-The U_i, g_i and lambda_i of step 4 depend only on client i, and not on the other participants. The
-expectation of the server's sum is therefore the gradient of F_t in theta and V at these, as in
-Proposition 1 of PFLEGO. docs/method_note.md has the proof, and the reason for the decay.
+The U_i, g_i and lambda_i of step 4 depend only on client i. The expectation of the server's sum is
+therefore the gradient of F_t in theta and V at these: docs/method_note.md has the proof.
 
 Served: the newest theta under g_i S_i V + U_i with the newest V and the client's last g_i and U_i.
 The server keeps theta, V and the optimiser's state, and client i keeps U_i, g_i and its classes.
@@ -47,8 +45,7 @@ The server keeps theta, V and the optimiser's state, and client i keeps U_i, g_i
 
 Clients upload the gradient of all C rows of V, with 0 for classes that they do not predict. The
 server gets only the sum, since a single client's gradient would show its classes (docs/methods.md).
-`gate`, `correction` and `rate_cap` are for comparisons. If `rate_cap` is none, step 4 can raise
-F_t.
+`gate`, `correction` and `rate_cap` are for comparisons. Without a `rate_cap`, F_t can rise.
 
 Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i, and U_i is penalised.
 The last step on U_i has the rate of the earlier steps, where PFLEGO's has rho I/r. beta is limited
@@ -180,9 +177,8 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
         return Weights(shared.theta, head)
 
     def with_head(server, client, head):
-        return client._replace(
-            correction=client.correction + head - personal_model(server, client).head
-        )
+        change = head - personal_model(server, client).head
+        return client._replace(correction=client.correction + change)
 
     served = Served(personal_model, model.predict, None, HeadRule(model), with_head)
     algorithm = Algorithm.with_one_exchange(

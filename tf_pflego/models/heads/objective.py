@@ -251,9 +251,10 @@ def _all_but_the_last(count):
 def _norm(tensor):
     """Returns [] the root of the sum of squares.
 
-    `tf.norm` squeezes axes, which `tf.vectorized_map` gets wrong for a single client.
+    `tf.norm` squeezes axes, which `tf.vectorized_map` gets wrong for a single client. A quotient
+    by the root of the sum of `tf.square` is a norm along the last axis in TFLite.
     """
-    return tf.sqrt(tf.reduce_sum(tf.square(tensor)))
+    return tf.sqrt(tf.reduce_sum(tensor * tensor))
 
 
 def _largest_eigenvalue(product, start):

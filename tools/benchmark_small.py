@@ -1,0 +1,141 @@
+"""The measurements of many small clients."""
+
+import contextlib
+import time
+
+import numpy as np
+from benchmark_work import (
+    counted,
+    federation,
+    floor,
+    in_turn,
+    megabytes,
+    memory_peak_anew,
+    ratio,
+    simulation_of,
+    spread,
+    starts,
+)
+
+from tf_pflego import data, models
+from tf_pflego.engines import InProcess, small_clients
+
+
+def small(repeats):
+    """Times tests of 2,000 clients with 5 test examples, in groups and one by one."""
+    clients = federation([20] * 2000, [5] * 2000, 2, (8, 8, 1))
+    body = models.mlp(clients.example_shape, 0)
+    for method in ("pflego", "fedavg", "ditto"):
+        name = f"small/{method}/in_process/test"
+        with simulation_of(clients, body, method, "in_process", 20) as run:
+            run.run_round()
+
+            def one_by_one(run=run):
+                fewest, small_clients.FEWEST_CLIENTS = small_clients.FEWEST_CLIENTS, 10**9
+                run.evaluate(train_loss=False)
+                small_clients.FEWEST_CLIENTS = fewest
+
+            things = {
+                "groups": lambda run=run: run.evaluate(train_loss=False),
+                "one_by_one": one_by_one,
+                "floor": floor(body, [5000] * 2, backward=False),
+            }
+            seconds = in_turn(things, repeats)
+        yield {
+            f"{name}_seconds": spread(seconds["groups"]),
+            f"{name}_one_by_one_over_groups": ratio(seconds["one_by_one"], seconds["groups"]),
+            f"{name}_over_floor": ratio(seconds["groups"], seconds["floor"]),
+        }
+
+
+def compiled(repeats):
+    """Times rounds of 1,000 small clients that XLA compiles, beside rounds one by one.
+
+    Mini-batch methods take ten steps at a client of 20 examples.
+    """
+    rng = np.random.default_rng(0)
+    sizes = {
+        "small": [20] * 1000,
+        "tiny": [5] * 1000,
+        "per_user": (5 / rng.random(1000) ** 0.7).clip(5, 2000).astype(int).tolist(),
+    }
+    methods = ("fedavg", "pflego", "pflego_shared_head", "fedper", "fedrep", "ditto", "pgfed")
+    for kind, of_clients in sizes.items():
+        clients = federation(of_clients, [5] * 1000, 2, (8, 8, 1))
+        body = models.mlp(clients.example_shape, 0)
+        for method in methods if kind == "small" else methods[:2]:
+            has_epochs = not method.startswith("pflego")
+            settings = {"local_epochs": 5, "batch_size": 10} if has_epochs else {}
+            cpu, rounds = {}, {}
+            with contextlib.ExitStack() as stack:
+                for compiles in (False, True):
+                    run = simulation_of(
+                        clients, body, method, InProcess(compiles), 1000, **settings
+                    )
+                    stack.enter_context(run)
+                    started = time.perf_counter()
+                    run.run_round()
+                    first = time.perf_counter() - started
+                    cpu[compiles] = []
+                    rounds[compiles] = counted(run.run_round, cpu[compiles])
+                seconds = in_turn(rounds, max(1, repeats // 3))
+            name = f"compiled/{kind}/{method}"
+            yield {
+                f"{name}/seconds": spread(seconds[True]),
+                f"{name}/seconds_of_first_round": round(first, 2),
+                f"{name}/one_by_one_over_compiled": ratio(seconds[False], seconds[True]),
+                f"{name}/one_by_one_over_compiled_in_cpu": ratio(cpu[False], cpu[True]),
+            }
+
+
+def everybody(repeats):
+    """Times the pass that fits the heads of all clients, of which a few were ever drawn.
+
+    Clients have 20 training and 10 test images of two digits each.
+    """
+    for exponent in (4, 5):
+        clients = of_two_digits(2 * 10**exponent)
+        body = models.mlp(clients.example_shape, 0, units=32)
+        with simulation_of(clients, body, "pflego", "in_process", 5) as run:
+            for _ in range(20):
+                run.run_round()
+            drawn = clients.num_clients - len(run.never_drawn(range(clients.num_clients)))
+            memory_peak_anew()
+            before = megabytes()
+            cpu: list[float] = []
+            started = time.perf_counter()
+            done = counted(run.personalize, cpu)()
+            seconds = time.perf_counter() - started
+            of_clients = [one.first.of_clients() for one in (done.before, done.after)]
+            name = f"everybody/i2e{exponent}"
+            yield {
+                f"{name}/clients_drawn_before": drawn,
+                f"{name}/seconds": round(seconds, 1),
+                f"{name}/cpu_seconds": round(cpu[0], 1),
+                f"{name}/megabytes_added": round(megabytes("VmHWM") - before),
+                f"{name}/steps": round(float(done.steps.mean()), 1),
+                f"{name}/became_worse": int((of_clients[1] < of_clients[0]).sum()),
+            }
+            for when, accuracy in zip(("before", "after"), of_clients, strict=True):
+                worst = np.sort(accuracy)[: clients.num_clients // 10]
+                yield {
+                    f"{name}/accuracy_{when}": round(float(accuracy.mean()), 4),
+                    f"{name}/accuracy_of_worst_tenth_{when}": round(float(worst.mean()), 4),
+                }
+
+
+def of_two_digits(number: int) -> data.ClientData:
+    """Returns clients with 20 training and 10 test images of two digits each, from `digits`."""
+    digits, rng = data.load("digits"), np.random.default_rng(0)
+    first = rng.integers(0, 10, number)
+    pairs = np.sort([first, (first + rng.integers(1, 10, number)) % 10], axis=0)
+    splits = []
+    for split, count in ((digits.train, 20), (digits.test, 10)):
+        labels = np.tile(np.arange(count) % 2, number).astype(np.int32)
+        digit = np.repeat(pairs, count, axis=1)[labels, np.arange(len(labels))]
+        images = np.empty((len(labels), *split.examples.shape[1:]), split.examples.dtype)
+        for one in range(10):
+            rows, places = np.flatnonzero(split.labels == one), np.flatnonzero(digit == one)
+            images[places] = split.examples[rng.choice(rows, len(places))]
+        splits.append(data.ClientSplit(images, labels, starts([count] * number)))
+    return data.ClientData(*splits, np.full(number, 2, np.int32))
