@@ -12,8 +12,8 @@ from drill_runs import ROOT, end
 from harmed_federation import HarmedFederation
 
 from tf_pflego import engines
-from tf_pflego.engines.engine import Outcome
 from tf_pflego.engines import in_process
+from tf_pflego.engines.engine import Outcome
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.program import terminal
 from tf_pflego.runs import training

@@ -30,7 +30,6 @@ HARD = re.compile(
 TABLE = re.compile(r"^\|.*$|\]\([^)]*\)|\$[^$]+\$", re.MULTILINE)
 A_PAGE = 200  # The least number of words to divide by.
 LIMITS = {"README.md": 4}
-LIMITS |= dict.fromkeys(("engines", "serving", "simulation"), 40)
 
 
 def texts_of(path):

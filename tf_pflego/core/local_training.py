@@ -31,7 +31,7 @@ class Work(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Work:
-        """Returns the work of a setting such as epochs:0.5 or examples:640; raises ValueError."""
+        """Returns the work of a setting, as epochs:0.5 or examples:640, or raises ValueError."""
         unit, _, amount = text.partition(":")
         try:
             if unit == EPOCHS:
@@ -73,7 +73,7 @@ class LocalSteps(settings.HyperParameters):
         return optimizers.sgd(self.rate(client), weight_decay=self.client_weight_decay)
 
     def batches(self, stream: int = 0) -> tuple:
-        """Returns the last arguments of `over_batches`, which say what batches there are."""
+        """Returns the last arguments of `over_batches`, which determine the batches."""
         return FULL_BATCH, stream
 
 
@@ -136,17 +136,17 @@ class PlainMiniBatches(LocalSteps):
         passes: int | Work | None = None,
         stream: int = 0,
     ) -> Structure:
-        """Returns the weights after local training on a loss; see the function `minimize`."""
+        """Returns the weights after local training on a loss (see the function `minimize`)."""
         passes = self.passes if passes is None else passes
         batches = self.batches(stream)
         return minimize(loss, start, client, self.optimizer(client), passes, *batches)
 
     def over_batches(self, step: Callable[[Any, Client], Any], start: Any, client: Client) -> Any:
-        """Returns the carry of `step` after local training; see the function `over_batches`."""
+        """Returns the carry of `step` after local training (see the function `over_batches`)."""
         return over_batches(step, start, client, self.passes, *self.batches())
 
     def batches(self, stream: int = 0) -> tuple:
-        """Returns the last arguments of `over_batches`, which say what batches there are."""
+        """Returns the last arguments of `over_batches`, which determine the batches."""
         return self.batch_size, stream, self.drop_last_batch
 
 
@@ -163,7 +163,7 @@ class MiniBatches(PlainMiniBatches):
     def gradient_weight(self, client: Client) -> tf.Tensor:
         """Returns [], the sum of the factors of a participant's gradients in its total move.
 
-        Over tau steps it moves by -beta sum_k a_k g_k, in which the gradient of step k counts
+        Over tau steps it moves by -beta sum_k a_k g_k, where the gradient of step k counts
         a_k = 1 + m + ... + m^(tau - k), with momentum m. This is the sum of all a_k: tau for m = 0.
         """
 
@@ -239,8 +239,8 @@ def minimize(
 ) -> Structure:
     """Returns the weights, a nest of tensors, after one step of the optimiser for each batch.
 
-    The loss is a function (weights, batch) -> [], and the optimiser's state starts anew. For the
-    batches see `over_batches`; if a batch holds all examples, the epochs are tau.
+    The loss is a function (weights, batch) -> [], and the optimiser starts with a new state. For
+    the batches see `over_batches`. If a batch has all examples, the epochs are tau.
     """
 
     def step(carry, batch):
@@ -262,20 +262,20 @@ def over_batches(
 ) -> Any:
     """Returns the carry of `step` after the last batch.
 
-    Each epoch shuffles the client's examples anew with the client's seed and deals them out in
-    batches; the last batch of an epoch may be smaller. With `FULL_BATCH` the only batch of an epoch
-    is the client itself, with its examples in their own order. Each batch has a seed of its own,
-    from which dropout draws its masks. With 0 epochs, the start is returned.
+    Each epoch shuffles the client's examples again with the client's seed and divides them into
+    batches. The last batch of an epoch may be smaller. With `FULL_BATCH` the only batch of an epoch
+    is the client itself, with its examples in their own order. Each batch has its own seed, for the
+    masks of dropout. With 0 epochs, the start is returned.
 
     Args:
       step: (carry, batch) -> carry; a batch is a `Client` with some of the examples.
-      start: A nest of tensors, whose shapes the steps do not change.
-      client: The client, whose examples are dealt out.
-      epochs: The number of passes over all examples, or other `Work`; its last epoch may end early.
+      start: A nest of tensors with shapes that the steps do not change.
+      client: The client with the examples.
+      epochs: The number of passes over all examples, or other `Work`. Its last epoch may end early.
       batch_size: Examples per batch.
       stream: Another number gives another shuffle, for methods that train twice in a round.
-      drop_last_batch: Whether an epoch leaves out its last batch if that is not full; a client
-        with fewer examples than a batch has one batch all the same.
+      drop_last_batch: Whether an epoch excludes its last batch if that is not full. A client with
+        fewer examples than a batch still has one batch.
     """
     if epochs == 0:
         return start
@@ -328,17 +328,17 @@ def num_batches(client: Client, batch_size: int, drop_last_batch: bool) -> tf.Te
 
 
 def first_batch(client: Client, batch_size: int) -> Client:
-    """Returns one batch of the client's examples, drawn by its seed."""
+    """Returns one batch of the client's examples, sampled by its seed."""
     if batch_size == FULL_BATCH:
         return client
     return take(client, part(shuffled(client.num_examples, client.seed), 0, batch_size))
 
 
 def hold_out(client: Client, share: float, seed: tf.Tensor) -> tuple[Client, Client]:
-    """Returns the client with two parts of its examples: to train on, and held out for validation.
+    """Returns the client with two parts of its examples: for training, and for validation.
 
-    The share in (0, 1) of the examples, rounded down, is held out, but at least one example. A
-    client's only example is in both parts. The seed [2] determines them.
+    The share in (0, 1) of the examples, rounded down, but at least one example, is for validation.
+    A client's only example is in both parts. The seed [2] determines them.
     """
     order = shuffled(client.num_examples, seed)
     count = tf.cast(share * tf.cast(client.num_examples, tf.float32), tf.int32)

@@ -19,7 +19,7 @@ _MOST: contextvars.ContextVar[int | None] = contextvars.ContextVar("most example
 
 @contextlib.contextmanager
 def compiled_for(most: int) -> Iterator[None]:
-    """Builds graphs for XLA in which a client has at most so many examples."""
+    """Builds graphs for XLA where a client has at most `most` examples."""
     token = _MOST.set(most)
     try:
         yield

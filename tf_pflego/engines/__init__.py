@@ -1,4 +1,4 @@
-"""Engines, in which clients live and run; TFF, Ray and devices have their own rooms."""
+"""Engines, which contain clients and run them. TFF, Ray and devices have their own rooms."""
 
 from tf_pflego.engines.engine import Cohort as Cohort
 from tf_pflego.engines.engine import Engine as Engine

@@ -28,7 +28,7 @@ class ClientFacts(NamedTuple):
 
 
 class GraphClient:
-    """One client in a graph; its rows are read when they are first asked for."""
+    """One client in a graph, with rows that are read at the first request."""
 
     def __init__(self, data: OpenData, facts: ClientFacts):
         splits = splits_of(data)
@@ -80,9 +80,9 @@ class ClientOutputs(NamedTuple):
 class ClientComputation:
     """One client's part of an exchange, traced for `LocalClients` of the same shapes.
 
-    `reads` says for each leaf of a state whether the computation reads it; the others need not be
+    `reads` has for each leaf of a state whether the computation reads it. The others need not be
     passed. The specs are of the `Sums` over the participants, of `ClientOutputs` and of the weights
-    that are tested, if `tests`; `sizes` are the numbers of sums of each statistic of the test.
+    that are tested, if `tests`. `sizes` are the numbers of sums of each statistic of the test.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class ClientComputation:
     def updated(self, message, state_leaves, client, round_):
         """Returns the same of a `Client` before the test, and the weights to test.
 
-        They are operations of their own, for a graph that is compiled.
+        They are separate operations, for a graph that is compiled.
         """
         return self._updated(message, self._all_leaves(state_leaves), client, round_)
 
@@ -172,12 +172,12 @@ class ClientComputation:
 
 
 def splits_of(data: OpenData) -> tuple[str, ...]:
-    """Returns the names of the splits that there are."""
+    """Returns the names of the splits that exist."""
     return tuple(split for split, rows in data._asdict().items() if rows)
 
 
 def statistics_of(task: Task, splits: Sequence[str], train: bool) -> Statistics:
-    """Returns the statistics of a test on these splits; on training examples only on request."""
+    """Returns the statistics of a test on these splits, on training examples only on request."""
     return {split: task.counted(split) for split in splits if train or split != "train"}
 
 

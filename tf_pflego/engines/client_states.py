@@ -19,7 +19,7 @@ class WrittenStates:
     """The clients of a run that have a state, and the commit that wrote it.
 
     Staged states count as written by the next commit, until `roll_back` discards them. A checkpoint
-    asks for the commits, so it need not repeat states of an earlier one.
+    asks for the commits, and therefore need not repeat states of an earlier checkpoint.
 
     Attributes:
       spec: The spec of a client's state.
@@ -71,10 +71,10 @@ class WrittenStates:
 class ClientStates(WrittenStates):
     """The states of the clients of one run, in this process.
 
-    A client's first state is made when it first takes part, from the server's state of that round,
-    the seed and the client's identity. Rows of the arrays that no client has touched take no
+    A client's first state is made at its first participation, from the server's state of that
+    round, the seed and the client's identity. Rows of the arrays that no client has touched take no
     memory. If the states of all clients would take more than a quarter of the available memory, the
-    arrays are in files, from which a row is read when it is needed; see `system.rows`. If not, a
+    arrays are in files, and each row is read there when it is needed (see `system.rows`). If not, a
     first state that does not depend on the server's is made once, however often it is read.
     """
 
@@ -105,9 +105,9 @@ class ClientStates(WrittenStates):
         self._undo: list[tuple[np.ndarray, list]] = []
 
     def read(self, client_ids: ClientIds, server_state: Structure) -> Structure:
-        """Returns the states of the clients, each leaf [c, ...]; the arrays are copies.
+        """Returns the states of the clients, each leaf [c, ...], as copies.
 
-        A client without a state gets the one from which it would start; it is not kept.
+        A client without a state gets a first state, which is not kept.
         """
         self._write_pending()
         ids = np.asarray(client_ids, np.int64)
@@ -123,7 +123,7 @@ class ClientStates(WrittenStates):
         return tf.nest.pack_sequence_as(self.spec, leaves)
 
     def admit(self, client_ids: np.ndarray, server_state: Structure) -> None:
-        """Stages a first state for each of the clients that has none."""
+        """Stages a first state for each of the clients without a state."""
         new = client_ids[~self.have_state(client_ids)]
         if len(new):
             first = self._first_states(new, server_state) if self._leaves else []
@@ -172,7 +172,7 @@ class ClientStates(WrittenStates):
         return self._leaves[self.leaf_names.index(name)][client_ids]
 
     def close(self) -> None:
-        """Frees the files, if there are any; the states cannot be used afterwards."""
+        """Frees the files, if there are any. The states cannot be used afterwards."""
         for file in self._files:
             file.close()
 

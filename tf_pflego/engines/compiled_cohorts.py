@@ -2,8 +2,8 @@
 
 A client with few examples takes hundreds of small operations, and to start each costs more than it
 computes. XLA makes one program of them, for a group of clients that train one after the other. It
-compiles one for each exchange and each largest number of examples: with fewer, a client computes
-as if it had its own number; see `core.shuffles`.
+compiles one for each exchange and each largest number of examples. A client with fewer examples
+computes as if it had its own number (see `core.shuffles`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NotCompiledError(Exception):
 
 
 def bounds_of(sizes: np.ndarray, bytes_per_example: int) -> np.ndarray:
-    """Returns [I], for how many examples the update of each client is compiled; 0 for not at all.
+    """Returns [I], for how many examples the update of each client is compiled, 0 for not at all.
 
     Clients whose numbers of examples, `sizes` [I], are between the same powers of two share a
     program, for the largest of these numbers. A few clients share the program of larger ones.
@@ -82,10 +82,10 @@ def groups_of(count: int) -> np.ndarray:
 
 
 def of_groups(computation: ClientComputation, most: int, compiled_once: Callable[..., Any]):
-    """Returns a function of clients with at most so many examples, each leaf [c, ...].
+    """Returns a function of clients with at most `most` examples, each leaf [c, ...].
 
     It takes the arguments of the loop over single clients, and groups of clients. `compiled_once`
-    (make) -> what `make` returned when it was first called for this exchange and number.
+    (make) -> the result of the first call of a `make` for this exchange and number.
     """
 
     def run(data, message, messages, states, facts, round_, groups):
@@ -180,7 +180,7 @@ def _compiled(computation: ClientComputation, splits, most: int, inputs):
 
 
 def _refuse_other_results(graph):
-    """Raises NotCompiledError if XLA would compute something else, and not say so."""
+    """Raises NotCompiledError if XLA would compute something else without an error."""
     for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
         by_name = {node.name: node for node in nodes}
         for node in nodes:

@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 
 
 class WorkerError(ChildProcessError):
-    """An engine's worker did not start, or failed; `log` is the end of its log."""
+    """An engine's worker did not start, or failed. `log` is the end of its log."""
 
     def __init__(self, what: str, log: str = ""):
         super().__init__(f"{what}; its log ends with:\n{log}" if log.strip() else what)
@@ -42,17 +42,17 @@ class WorkerError(ChildProcessError):
 
 
 class ShardLostError(WorkerError):
-    """A process that held a shard, or its machine, is lost with the clients' states.
+    """A process with a shard, or its machine, is lost with the clients' states.
 
-    The simulation can go on from a restored checkpoint, with new processes.
+    The simulation can continue from a restored checkpoint, with new processes.
     """
 
 
 class Engine(Protocol):
     """The clients of a federation, and the place where they run.
 
-    A round's new client states are staged by its exchanges; `commit` keeps them. `states` are as
-    `ClientStates` has them. Another engine beside this one runs at `place`, a name or a `Place`.
+    A round's new client states are staged by its exchanges, and `commit` keeps them. `states` are
+    as in `ClientStates`. A second engine at the same time runs at `place`, a name or a `Place`.
     """
 
     states: Any
@@ -67,7 +67,7 @@ class Engine(Protocol):
         round_: Round,
         evaluate: bool,
     ) -> Outcome:
-        """Runs an exchange of the algorithm at its participants, of whom there is at least one.
+        """Runs an exchange of the algorithm at its participants, at least one.
 
         A client's first state may depend on the server's state. With `evaluate`, each participant's
         weights are tested on its test and validation examples after its local training. If the
@@ -83,9 +83,9 @@ class Engine(Protocol):
     def evaluate(
         self, ids: ClientIds, seeds: np.ndarray, train: bool, server_state: Structure
     ) -> dict[str, dict[str, dict[str, np.ndarray]]]:
-        """Tests the served models of clients; stores nothing.
+        """Tests the served models of clients, and stores no results.
 
-        `seeds` [c, 2] int32 are for clients that are fine-tuned first; `train` says whether to test
+        `seeds` [c, 2] int32 are for clients that are fine-tuned first. `train` is whether to test
         them on their training examples too. It returns sums [c, m] float64, by served model, split
         and statistic.
         """
@@ -96,17 +96,17 @@ class Engine(Protocol):
         """Returns each client's predictions by its served model of this name, [n_i, K] float32."""
 
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
-        """Returns the states of clients, each leaf [c, ...]; first states for those without."""
+        """Returns the states of clients, each leaf [c, ...], first states for those without one."""
 
     def write_states(self, ids: ClientIds, states: Structure) -> None:
         """Replaces the states of clients."""
 
     def close(self) -> None:
-        """Frees what the engine holds; it cannot be used afterwards."""
+        """Frees the resources of the engine. It cannot be used afterwards."""
 
 
 class Place(Protocol):
-    """Machines or processes with an engine of their own, as it is handed to a simulation."""
+    """Machines or processes with their own engine, as an argument of a simulation."""
 
     def engine(
         self, algorithm: Algorithm, clients: ClientData, server_state: Structure, seed: int

@@ -64,7 +64,7 @@ class InProcessEngine(LocalClients):
 
     @functools.cached_property
     def _bounds(self):
-        """For how many examples the update of each client is compiled [I]; 0 for not at all."""
+        """For how many examples the update of each client is compiled [I], 0 for not at all."""
         sizes = self.data.clients.splits["train"].sizes
         if not self.place.compiles:
             return np.zeros(len(sizes), np.int64)
@@ -100,7 +100,7 @@ class InProcessEngine(LocalClients):
 
 
 def _side_by_side(computation: ClientComputation):
-    """Returns a function of a whole cohort, whose arguments have a leading axis of clients."""
+    """Returns a function of a whole cohort, with arguments that have a leading axis of clients."""
     specs = tf.nest.flatten(computation.outputs_spec)
 
     def run(data, message, messages, states, facts, round_):

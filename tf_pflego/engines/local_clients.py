@@ -23,10 +23,10 @@ from tf_pflego.system import rows
 
 
 class LocalClients:
-    """The clients of a federation; a subclass adds how their exchanges run.
+    """The clients of a federation. A subclass runs their exchanges.
 
-    `data` are in files that processes can map; `data_spec` is for any number of rows. `traces` are
-    the traced functions, for this simulation of the algorithm and the next.
+    `data` are in files that processes can map, and `data_spec` is for any number of rows. `traces`
+    are the traced functions, for this simulation of the algorithm and the next.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ def _evaluation(algorithm, statistics, sizes):
 
 
 def _prediction(served, task, split):
-    """Returns a function that predicts for a block of clients, whose rows follow each other."""
+    """Returns a function that predicts for a block of clients with consecutive rows."""
 
     def predict(data, server_state, states, facts):
         count = tf.shape(facts.weight)[0]

@@ -32,14 +32,15 @@ LogitsOfGroup: TypeAlias = "Callable[..., tf.Tensor]"
 
 
 def are_small(sizes: np.ndarray, bytes_per_example: int) -> np.ndarray:
-    """Returns [c] bool, whether clients are tested in groups; see `groups_of`."""
+    """Returns [c] bool, whether clients are tested in groups (see `groups_of`)."""
     return (sizes <= _MOST_EXAMPLES) & (sizes * bytes_per_example <= _MOST_BYTES)
 
 
 def groups_of(sizes: np.ndarray, bytes_per_example: int) -> np.ndarray:
     """Returns [g, 2] int64, the first client and the end of each group that is tested at once.
 
-    `sizes` [c] are the numbers of the clients' examples, of which the body computes so many bytes.
+    `sizes` [c] are the numbers of the clients' examples. The body computes `bytes_per_example`
+    bytes of each example.
     """
     most = max(1, min(_EXAMPLES_AT_ONCE, _BYTES_AT_ONCE // max(1, bytes_per_example)))
     number = np.maximum(np.cumsum(sizes) - 1, 0) // most
@@ -50,10 +51,10 @@ def groups_of(sizes: np.ndarray, bytes_per_example: int) -> np.ndarray:
 def models_of_groups(
     algorithm: Algorithm, server_state: Structure, state_spec: Structure, data_spec: OpenData
 ) -> dict[str, LogitsOfGroup] | None:
-    """Returns what predicts for groups of clients, for each served model.
+    """Returns the functions that predict for groups of clients, for each served model.
 
-    It is None if a model is not a `SplitModel`'s as it is, but is fine-tuned before each test, or
-    has operations that TensorFlow cannot do for many networks at once.
+    It is None if a model is not a plain model of a `SplitModel`, but is fine-tuned before each
+    test, or has operations that TensorFlow cannot do for many networks at once.
     """
     models: dict[str, LogitsOfGroup] = {}
     for name, served in algorithm.served.items():
@@ -76,7 +77,7 @@ def evaluation(
     statistics: Statistics,
     sizes: Structure,
 ) -> Callable[..., tf.Tensor]:
-    """Returns a function that tests clients, one group at a time; [c, m] float64.
+    """Returns a function that tests clients, one group at a time, to [c, m] float64.
 
     Its tracing notes in `sizes` the number of sums of each statistic.
     """

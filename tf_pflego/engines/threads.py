@@ -12,7 +12,7 @@ def threads_per_operation(clients_per_round: float) -> int | None:
     It is 1 if a round has at least as many participants as there are cores, since they keep every
     core busy then. An operation that is split among busy cores waits for them: with 20 clients on
     two cores, a round would take up to twice as long. The last bits of sums depend on this number,
-    so that a run has the same bits on machines that give it the same.
+    and a run has the same bits on machines with the same number.
     """
     return 1 if clients_per_round >= (os.cpu_count() or 1) else None
 
@@ -25,8 +25,8 @@ def clients_at_once() -> int:
 def prepare_process(clients_per_round: float) -> None:
     """Sets up TensorFlow in this process for rounds in process.
 
-    Only a program should call this, since the setting holds for the whole process. It has an effect
-    only before TensorFlow has run its first operation.
+    Only a program should call this, since the setting applies to the whole process. It has an
+    effect only before TensorFlow has run its first operation.
     """
     if threads := threads_per_operation(clients_per_round):
         # TensorFlow may be running already; then rounds are slower, and sums have other last bits.

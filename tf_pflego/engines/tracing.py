@@ -36,15 +36,15 @@ class Traces:
 def traces_of(algorithm: Algorithm, server_state: Structure, *more: Hashable) -> Traces:
     """Returns the traces that simulations of an algorithm share, which end with it.
 
-    They share them if the server's first state has the same shapes, so that each traced function
-    knows as many sizes as if it were traced anew, and if they agree in `more`.
+    They share them if the server's first state has the same shapes, since each traced function then
+    knows as many sizes as after a new trace, and if they agree in `more`.
     """
     of_algorithm: Traces = vars(algorithm).setdefault("_traces", Traces())
     return of_algorithm.get((*tf.nest.flatten(specs_of(server_state)), *more), Traces)
 
 
 def sharing(algorithm: Algorithm, traced: Algorithm) -> Algorithm:
-    """Returns an algorithm with the functions and traces of one that is alike but has no start."""
+    """Returns an algorithm with the functions and traces of an equal one without a start."""
     served = {  # `predict` stays that of the algorithm's own model, by which it is known.
         name: dataclasses.replace(one, predict=algorithm.served[name].predict)
         for name, one in traced.served.items()
@@ -82,7 +82,7 @@ class Traced:
     """A function that is traced when it is first called.
 
     A call costs about half of a call through `tf.function`. Python's `if` and `for` are not
-    translated, which makes tracing quick; use `tf.cond` and `tf.while_loop`. If the size of an
+    translated, which makes tracing quick. Use `tf.cond` and `tf.while_loop`. If the size of an
     argument along some axis differs from before, the function is traced once more, for any size
     along that axis. Arguments at the positions `any_number` have a leading axis, which counts
     clients, of any size from the first trace on.
@@ -96,7 +96,7 @@ class Traced:
         self._lock = threading.RLock()
 
     def __call__(self, *arguments: Any) -> Any:
-        """Returns the function's result; the arguments may be arrays or tensors."""
+        """Returns the function's result. The arguments may be arrays or tensors."""
         forked.refuse("a model must learn and predict")
         execution.refuse_others("a model must learn and predict")
         if self._concrete is None:

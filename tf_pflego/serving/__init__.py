@@ -1,1 +1,1 @@
-"""Models of a run that can be used without it and go on learning."""
+"""Models of a run that can be used without it and continue to learn."""

@@ -2,12 +2,12 @@
 
   model/         SavedModel: serve, class_names, serve_heads, personalize
   heads.npy      [C + 1, K, M + 1] float32 or float16, the last column is the bias
-  classes.npy    [C + 1, K] int32, the class of each row of a head; -1 for a class that it lacks
+  classes.npy    [C + 1, K] int32, the class of each row of a head, -1 for a class that it lacks
   index.npy      [2, C] uint64, hashes of the clients' names, ascending, and the rows of the clients
   names.txt      the clients' names, line by line, in the order of the rows
   clients.json   the method, the round, the columns of a table, the digests
 
-The last row is the head of a new client without examples; NaN if the method cannot serve it.
+The last row is the head of a new client without examples, NaN if the method cannot serve it.
 `serve` and `class_names` look up clients by their names, if all heads fit a SavedModel.
 """
 
@@ -135,20 +135,20 @@ def export_bundle(
 
     Args:
       simulation: The `Simulation`.
-      clients: The clients whose heads are written; as in `export_clients`.
+      clients: The clients of the heads, as in `export_clients`.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
-      name: The name of a served model; None for the first.
+      name: The name of a served model, None for the first.
       heads: The numbers in heads: float32 or float16.
-      learning: Whether the SavedModel has `personalize`, by which a head learns on.
-      overwrite: Whether the files may take the place of an earlier export. The whole directory is
-        replaced when the new one is whole, and stays as it is if the new one fails.
+      learning: Whether the SavedModel has `personalize`, which continues the training of a head.
+      overwrite: Whether the files may replace an earlier export. The whole directory is replaced
+        when the new one is complete, and stays as it is if the new one fails.
 
     Returns:
       The content of clients.json.
 
     Raises:
       ValueError: The clients' bodies differ, or the bundle predicts otherwise than the run.
-      FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
+      FileExistsError: The directory is not empty, and `overwrite` is not given or it contains no
         export.
     """
     values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")

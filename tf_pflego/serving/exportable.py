@@ -21,7 +21,7 @@ def refuse_what_cannot_leave(
     quantize: str = "none",
     learning: bool = True,
 ) -> None:
-    """Raises ValueError if models cannot be exported so; see `export_clients`."""
+    """Raises ValueError if models cannot be exported in this way (see `export_clients`)."""
     values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
     values.one_of("format", format, FORMATS)
     values.one_of("quantize", quantize, QUANTIZATIONS)

@@ -1,7 +1,7 @@
 """Clients' models as files that are used without this package: SavedModel, Keras and TFLite.
 
 Each file is read again and tested on its client's test examples before the export is put in place.
-docs/serving.md says what the files have.
+docs/serving.md describes the content of the files.
 """
 
 from __future__ import annotations
@@ -91,17 +91,18 @@ def export_clients(
 
     Args:
       simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
-      clients: The clients' ids or names; or a text such as `3,7`, `hospital_7,hospital_9`, `all` or
-        `worst:10`, the ten that are served worst. Where names are numbers, ids are refused.
+      clients: The clients' ids or names, or a text such as `3,7`, `hospital_7,hospital_9`, `all` or
+        `worst:10`, the ten clients with the worst results. Where names are numbers, ids are
+        refused.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       format: One of `limits.FORMATS`.
-      name: The name of a served model; None for the first.
+      name: The name of a served model, None for the first.
       quantize: The format, in TFLite files, of weights that do not learn on: none (as they are),
         float16 or int8.
       learning: Whether SavedModel and TFLite files can learn on.
       on_client: Called with each client's entry when its file is written.
-      overwrite: Whether the files may take the place of an earlier export. The whole directory is
-        replaced when the new one is complete, and stays as it is if the new one fails.
+      overwrite: Whether the files may replace an earlier export. The whole directory is replaced
+        when the new one is complete, and stays as it is if the new one fails.
 
     Returns:
       The entries of clients.json: for each client the file, its size, the classes, and the first
@@ -109,8 +110,8 @@ def export_clients(
 
     Raises:
       ValueError: There is no such format, or a client cannot be exported in it.
-      FileExistsError: The directory is not empty, and `overwrite` is not given or it holds
-        something else than an export.
+      FileExistsError: The directory is not empty, and `overwrite` is not given or it contains
+        something other than an export.
     """
     refuse_what_cannot_leave(simulation, format, name, quantize, learning)
     if on_client is not None:
@@ -133,7 +134,7 @@ def export_clients(
 
 
 def warn_of_never_drawn(simulation: Simulation, chosen: list[int]) -> None:
-    """Says how many of the chosen clients keep a state and never took part."""
+    """Warns how many of the chosen clients keep a state and never participated."""
     if never := simulation.never_drawn(chosen):
         log.warning(
             f"{len(never)} of {len(chosen)} clients never took part, such as "
@@ -197,7 +198,7 @@ def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> 
 
 
 def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathlib.Path:
-    """Returns a path, after a check that an export may take it; see `export_clients`."""
+    """Returns a path, after a check that an export may use it (see `export_clients`)."""
     path = pathlib.Path(values.path("output_dir", output_dir, may_be_empty=False)).expanduser()
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return path
@@ -220,7 +221,7 @@ def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathl
 
 
 def _others(path):
-    """Returns what is in a directory, or its link, and was not written there by an export."""
+    """Returns the entries of a directory, or its link, that no export wrote there."""
     sizes: Any = None
     with contextlib.suppress(OSError, KeyError, TypeError, ValueError):  # It is absent or damaged.
         clients = limited_files.object_of(limited_files.content(path / _ENTRIES))["clients"]
@@ -305,7 +306,7 @@ def _entry(client, path, predict, format, quantize):
 
 
 def _value(statistic, predictions, labels):
-    """Returns the value of a statistic; None if it is not defined."""
+    """Returns the value of a statistic, None if it is not defined."""
     outputs = np.log(np.maximum(predictions, 1e-30)) if statistic.of_logits else predictions
     sums = tf.reshape(statistic.sums(*flat(tf.constant(outputs), labels)), [-1])
     value = float(statistic.value(tf.cast(sums, tf.float64)))

@@ -1,7 +1,7 @@
 """The formats of clients' files: how each is written, and read again to predict.
 
 A writer takes a client, the path, how weights are quantised and whether the file can learn on. It
-returns a function from raw inputs by name to predictions [n, outputs], made of the file.
+returns a function from raw inputs by name to predictions [n, outputs], computed with the file.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def holds(path, quantize):
 
 @contextlib.contextmanager
 def refusing(client, format, learning):
-    """Raises as ValueError, with a remedy, what other libraries raise, which can be of any kind."""
+    """Raises errors of other libraries, of any class, as ValueError with a remedy."""
     try:
         yield
     except (OSError, MemoryError):  # The remedy is not another format.
@@ -133,7 +133,7 @@ def _first_words(error):
 
 
 def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) -> None:
-    """Writes a SavedModel with functions as its signatures; other programs look for a default."""
+    """Writes a SavedModel with functions as its signatures. Other programs look for a default."""
     functions = functions | {"serving_default": functions.get("serve", functions.get("SERVE"))}
     # The gradient of a loop needs what the loop has kept, which no file can hold.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)

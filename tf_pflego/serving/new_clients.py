@@ -1,4 +1,4 @@
-"""Clients that never took part: they start from a run's served model, and learn on.
+"""Clients that never participated: they start from a run's served model, and learn from there.
 
 A new client starts from the model that the run would serve it, like any client that has not been
 drawn yet. It learns by the method's own rule, `Served.personalize`, over all the examples that it
@@ -62,7 +62,7 @@ class NewClients:
       clients: The new clients, with examples and classes like the simulation's.
       steps: The number of steps of each client.
       learning_rate: The rate of the steps, or "auto" for methods that train only the head.
-      name: The name of a served model; None for the first.
+      name: The name of a served model, None for the first.
 
     Attributes:
       learns: The part that moves by the method's rule, "head" or "network".
@@ -120,7 +120,7 @@ class NewClients:
             yield served_client(algorithm, data, client, weights, self._name, self._predict)
 
     def still_falling(self) -> list[int]:
-        """Returns the clients whose steps do not suffice.
+        """Returns the clients with too few steps.
 
         In as many steps again, the loss on their training examples falls by more than a tenth of
         the first fall.
@@ -145,8 +145,8 @@ class NewClients:
 
         Args:
           shots: The number of examples per class that a client gets, or in all if labels are no
-            classes; "all" for all. A client with fewer gets all it has.
-          draws: The number of random draws of examples; once for "all".
+            classes, or "all" for all examples. A client with fewer gets all it has.
+          draws: The number of random draws of examples, one for "all".
           seed: Seed of the draws.
         """
         draws, seed = values.whole("draws", draws, 1), values.seed(seed)
@@ -174,7 +174,7 @@ class NewClients:
 
         Args:
           epochs: How many passes over its examples each client makes.
-          batch_size: Examples per mini-batch; 0 for all examples of a client.
+          batch_size: Examples per mini-batch, 0 for all examples of a client.
           engine: Where they run, as in `Simulation`.
 
         Returns:
@@ -182,8 +182,8 @@ class NewClients:
 
         Raises:
           ValueError: A number is not whole or out of its range, or the learning rate is "auto".
-          NotFiniteError: After an epoch no client has finite weights. One that has not while others
-            have keeps those that it had.
+          NotFiniteError: After an epoch no client has finite weights. A client without finite
+            weights keeps its earlier weights if other clients have finite weights.
         """
         epochs = values.whole("epochs", epochs, 0)
         batch_size = values.whole("batch_size", batch_size, 0)
@@ -231,9 +231,9 @@ class NewClients:
         return list(self._starts(True))
 
     def _starts(self, fine_tuned):
-        """Yields the weights that each client would be served with.
+        """Yields the weights of each client's served model.
 
-        They are fine-tuned if that is asked for, or if body and head come of it alone.
+        They are fine-tuned on request, or if only fine-tuning gives body and head.
         """
         execution.refuse_others("new clients must learn")
         algorithm, server_state = self._algorithm, self._server_state

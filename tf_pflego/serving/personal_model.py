@@ -1,4 +1,4 @@
-"""A client's model that serves and learns on without this package: functions with signatures.
+"""A client's model that serves and learns further without this package: functions with signatures.
 
 The run uses the same functions, so an exported model predicts and learns like the run's client.
 docs/serving.md lists the signatures.
@@ -36,7 +36,7 @@ def learning_specs(model: SplitModel) -> list[tf.TensorSpec]:
 
 
 class PersonalModel(tf.Module):
-    """A client's body and head, which serve, and learn on by the rule of its method.
+    """A client's body and head, which serve, and learn further by the rule of its method.
 
     With `one_by_one`, a body with loops takes one example after the other, as TFLite asks.
     """
@@ -56,7 +56,7 @@ class PersonalModel(tf.Module):
         self._inputs, self._examples_of = inputs_of(client)
 
     def signatures(self, learning: bool = True) -> dict[str, Callable]:
-        """Returns the concrete functions by their signatures; without `learning` it only serves."""
+        """Returns the concrete functions by their signatures. Without `learning` it only serves."""
         of_path = [tf.TensorSpec([], tf.string, "path")]
         functions: dict[str, tuple[Callable, list]] = {
             "class_names": (lambda: {"class_names": tf.identity(self._names)}, []),
@@ -155,7 +155,7 @@ def inputs_of(client: ServedClient) -> tuple[list[tf.TensorSpec], Callable[..., 
 
 
 def _as_model_inputs(examples):
-    """Returns examples in the form that a model takes; see `served_function`."""
+    """Returns examples in the form that a model takes (see `served_function`)."""
     return as_model_inputs(tf.cast(examples, tf.int32) if examples.dtype == tf.int64 else examples)
 
 

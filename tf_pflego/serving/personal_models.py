@@ -1,4 +1,4 @@
-"""The models of a bundle, with heads that stay on the disk until rows of their clients come."""
+"""The models of a bundle, with heads that stay on the disk until rows of their clients arrive."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def hashes_of(names: Iterable[str]) -> np.ndarray:
 class PersonalModels:
     """The models of the clients in a directory that `export_bundle` wrote.
 
-    The arrays of heads are mapped: a prediction reads the heads of the clients in its rows alone.
+    The arrays of heads are mapped: a prediction reads only the heads of the clients in its rows.
 
     Args:
       directory: The directory.
 
     Raises:
-      ValueError: It holds no bundle, or its heads are of another body.
+      ValueError: It contains no bundle, or its heads are of another body.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -78,7 +78,7 @@ class PersonalModels:
 
         Args:
           clients: [n], the name of the client of each example, or the text of its id.
-          x: [n, ...], the examples; or columns of a table by name, as in a frame.
+          x: [n, ...], the examples, or columns of a table by name, as in a frame.
 
         Returns:
           Predictions [n, K] float32 of the K outputs of a client's model, in the order of
@@ -98,7 +98,7 @@ class PersonalModels:
         return next(iter(served.values())).numpy(), known
 
     def classes_of(self, client: str) -> tuple[str, ...]:
-        """Returns the names of the classes that a client's outputs stand for; "" for none."""
+        """Returns the names of the classes of a client's outputs, "" for those without one."""
         (row,), _ = self.rows_of([client])
         return tuple("" if one < 0 else self.class_names[one] for one in self._classes[row])
 

@@ -1,24 +1,24 @@
 """Checkpoints of a simulation: plain arrays and JSON in a directory, which keeps the newest ones.
 
-  checkpoint-ROUND.json   what belongs to the checkpoint: written last, by a rename
+  checkpoint-ROUND.json   the content of the checkpoint: written last, by a rename
   server-ROUND.npz        the server's state, each leaf by its name, such as `theta/0`
   clients-ROUND.npz       a segment: `ids` [n], and `state/NAME` [n, ...] for each leaf of a state
 
-A checkpoint writes only the states of clients that have changed since the last one.
-They make a new segment, and the checkpoint lists all segments, the newest first; the state of a
-client is in the first segment that has its id. As in a log-structured merge tree, a new segment
-takes in older ones, with the states as they are now:
+A checkpoint writes only the states of clients that have changed since the last one. They make a new
+segment, and the checkpoint lists all segments, the newest first. The state of a client is in the
+first segment with its id. As in a log-structured merge tree, a new segment merges older ones, with
+the current states:
 
-* when there are 63 of one level, so that the number of files grows as the logarithm of the number
-  of clients;
-* all of them, when they would have more than two rows per client that has a state, so that the
+* when there are 63 of one level, which makes the number of files grow as the logarithm of the
+  number of clients,
+* all of them, when they would have more than two rows per client with a state, which makes the
   files take at most about twice the space of the states.
 
-The JSON file has the size and the CRC-32 of each file and of itself. So a checkpoint is either
-whole or known to be damaged, whatever was interrupted or cut off.
+The JSON file has the size and the CRC-32 of each file and of itself. Therefore a checkpoint is
+either whole or known to be damaged after any interruption or truncation.
 
-Random draws are pure functions of the seed, the round and the client, so that nothing else has to
-be kept. A client that has been evaluated but never drawn has no state.
+Random draws are pure functions of the seed, the round and the client, and need no record. A client
+that has been evaluated but never sampled has no state.
 """
 
 import dataclasses
@@ -88,8 +88,8 @@ class Checkpoints:
     ) -> None:
         """Writes a checkpoint, then removes files that no remaining checkpoint needs.
 
-        It has `content`, a `round` and other JSON values, beside the states. The files `also` must
-        be on the disk before it. If it cannot be written, this raises OSError, and the earlier
+        It has `content`, a `round` and other JSON values, and the states. The files `also` must be
+        on the disk before it. If it cannot be written, this raises OSError, and the earlier
         checkpoints are as they were.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -113,11 +113,11 @@ class Checkpoints:
         self._remove_the_rest()
 
     def newest(self, check: Callable[[dict[str, Any]], None] | None = None) -> dict | None:
-        """Returns the content of the newest checkpoint that is whole, or None if there is none.
+        """Returns the content of the newest whole checkpoint, or None if there is none.
 
-        If a newer one is damaged, a line on standard error says so; if all are, this raises
-        `CheckpointError`. `check` raises `DamagedError` if files outside of the checkpoint do not
-        fit its content.
+        If a newer one is damaged, a line on standard error reports it. If all are damaged, this
+        raises `CheckpointError`. `check` raises `DamagedError` if files outside of the checkpoint
+        do not fit its content.
         """
         damaged = []
         for path in self._manifests():
@@ -151,8 +151,8 @@ class Checkpoints:
     ) -> Structure:
         """Puts the clients' states of a checkpoint into an engine, and returns the server's.
 
-        If the files do not hold states like these, this raises `CheckpointError`, and nothing has
-        changed. If the checkpoint has other clients, `positions` has for each its number in the
+        If the files do not contain states like these, this raises `CheckpointError` without a
+        change. If the checkpoint has other clients, `positions` has for each its number in the
         engine, or -1.
         """
         states, specs = engine.states, nests.named(engine.states.spec)
@@ -212,7 +212,7 @@ class Checkpoints:
         return [_Segment({**entry, "level": level}, ids), *older]
 
     def _taken_in(self, new_rows, num_states):
-        """Returns the number of newest segments that a new one takes in, and its level.
+        """Returns the number of newest segments that a new one merges, and its level.
 
         The levels of the segments do not fall from the newest to the oldest.
         """
@@ -291,7 +291,7 @@ def _crc32(content):
 
 
 def identity(simulation: Trained) -> dict[str, Any]:
-    """Returns as JSON all on which simulations that share checkpoints must agree."""
+    """Returns as JSON everything that must be equal in simulations that share checkpoints."""
     drawn = dataclasses.asdict(simulation.participation)
     bounds = drawn["clients_per_round_range"]
     drawn["clients_per_round_range"] = list(bounds) if bounds else None
@@ -307,7 +307,7 @@ def identity(simulation: Trained) -> dict[str, Any]:
 
 
 def differences(expected: dict[str, Any], got: dict[str, Any]) -> str:
-    """Returns in words how a simulation differs from the expected one; "" if it does not."""
+    """Returns in words how a simulation differs from the expected one, "" if it does not."""
     text = "; ".join(
         f"{key}: expected {_short(value, got.get(key))}, got {_short(got.get(key), value)}"
         for key, value in expected.items()
@@ -325,7 +325,7 @@ def _shapes(spec):
 
 
 def _short(value, other):
-    """Returns a value as text; a dictionary without the entries that the other has."""
+    """Returns a value as text, a dictionary without the entries that the other has."""
     if isinstance(value, dict) and isinstance(other, dict):
         parts = [f"{name} {part}" for name, part in value.items() if other.get(name) != part]
         return ", ".join(parts) or "nothing else"

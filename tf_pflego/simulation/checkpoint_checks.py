@@ -1,6 +1,6 @@
 """Checks of a checkpoint before it is used: it may come from anywhere.
 
-Checksums show that a file is complete, and not that a simulation wrote it.
+Checksums show that a file is complete. They do not show that a simulation wrote it.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ _LEVEL_LIMIT = 64
 
 
 class DamagedError(Exception):
-    """A file of a checkpoint is not what was written."""
+    """A file of a checkpoint differs from the written file."""
 
 
 class Rows:
@@ -65,7 +65,7 @@ class Rows:
         return rows
 
     def check(self, shape: tuple[int | None, ...], dtype: np.dtype) -> None:
-        """Raises DamagedError unless the array has a dtype and a shape; None is any size."""
+        """Raises DamagedError unless the array has a dtype and a shape, with None for any size."""
         same = len(shape) == len(self.shape) and all(
             size in (None, got) for size, got in zip(shape, self.shape, strict=True)
         )
@@ -97,7 +97,7 @@ def check_content(content: Any, round_number: int) -> None:
 
 
 def check_file(path: pathlib.Path, size: int) -> None:
-    """Raises DamagedError unless a regular file, and no link to one, has so many bytes."""
+    """Raises DamagedError unless a path is a regular file, not a link to one, of `size` bytes."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def check_file(path: pathlib.Path, size: int) -> None:
 
 
 def check_server(path: pathlib.Path, spec: Structure, num_clients: int) -> dict[str, np.ndarray]:
-    """Returns the server's state that a file holds, by names, after a check.
+    """Returns the server's state in a file, by names, after a check.
 
     A `LastCohort` may have any clients, and a size that was 0 at first may have grown.
     """

@@ -78,10 +78,9 @@ class ServedClient:
         return raw_columns.raw(self.preprocessing, examples)
 
     def head(self) -> np.ndarray:
-        """Returns [outputs, M + 1], a head that predicts without being told the client's classes.
+        """Returns [outputs, M + 1], a head that predicts without the client's classes as an input.
 
-        If classes are masked, the rows of those that the client lacks are 0, and their biases
-        exclude them.
+        If classes are masked, the rows of absent classes are 0, and their biases exclude them.
         """
         rows = len(self.class_names)
         head = np.array(self.weights.head[:rows])
@@ -133,7 +132,7 @@ def served_client(
 ) -> ServedClient:
     """Returns the body and the head that serve a client, after a check.
 
-    `name` is one of the algorithm's served models; the client predicts with `weights`.
+    `name` is one of the algorithm's served models. The client predicts with `weights`.
     """
     model, served = served_model(algorithm, name), algorithm.served[name]
     if model is None or not isinstance(weights, Weights):
@@ -160,7 +159,7 @@ def served_client(
 
 
 def checked_model(served: ServedClient) -> tf.keras.Model:
-    """Returns the client's Keras model, after a check that it computes what the run does.
+    """Returns the client's Keras model, after a check that it computes the same as the run.
 
     It would not if the user has changed layers of the body since the run was made from it.
     """
@@ -183,7 +182,7 @@ def checked_model(served: ServedClient) -> tf.keras.Model:
 
 
 def served_name(algorithm: Algorithm, name: str | None) -> str:
-    """Returns the name of a model that an algorithm serves; of the first if `name` is None."""
+    """Returns the name of a model that an algorithm serves, of the first if `name` is None."""
     if name is None:
         return next(iter(algorithm.served))
     if not isinstance(name, str) or name not in algorithm.served:
@@ -195,30 +194,30 @@ def served_name(algorithm: Algorithm, name: str | None) -> str:
 
 
 def split_model(algorithm: Algorithm) -> SplitModel:
-    """Returns an algorithm's model, for which `core` declares only a protocol."""
+    """Returns an algorithm's model, typed in `core` only as a protocol."""
     return cast(SplitModel, algorithm.model)
 
 
 def served_model(algorithm: Algorithm, name: str) -> SplitModel | None:
-    """Returns the `SplitModel` by which a served model predicts, or None."""
+    """Returns the `SplitModel` of a served model's predictions, or None."""
     predict = algorithm.served[name].predict
     model = getattr(predict, "__self__", None)
     return model if isinstance(model, SplitModel) and predict == model.predict else None
 
 
 def classes_of(algorithm: Algorithm, data: ClientData, client: int) -> np.ndarray:
-    """Returns [K] int32, the class of each row of a client's head; see `Client`."""
+    """Returns [K] int32, the class of each row of a client's head (see `Client`)."""
     return data.head_classes([client], algorithm.model.num_classes)[0]
 
 
 def lone_client(examples: tf.Tensor, labels: tf.Tensor, classes: tf.Tensor) -> Client:
-    """Returns a client that learns on alone, so its weight is 1."""
+    """Returns a client that learns outside of a federation, with weight 1."""
     count, weight = tf.shape(labels)[0], tf.constant(1.0)
     return Client(examples, labels, count, classes, weight, tf.zeros([2], tf.int32))
 
 
 def forget_eager_initializers() -> None:
-    """Takes out of the default graph what TensorFlow notes there for a table that is made eagerly.
+    """Removes from the default graph the initializer of a table that is made eagerly.
 
     It is None, and brings up a warning whenever a graph is exported later.
     """

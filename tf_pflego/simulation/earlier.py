@@ -19,7 +19,7 @@ _MOST_CLIENTS = 10**7  # of a checkpoint, which may come from others; each takes
 def take_over(
     simulation: Trained, directory: str | os.PathLike, former: Sequence[int] | None
 ) -> Structure:
-    """Puts clients' earlier states into a simulation's engine; returns the server's state.
+    """Puts clients' earlier states into a simulation's engine, and returns the server's state.
 
     Arguments and errors are as in `Simulation.start_from`.
     """

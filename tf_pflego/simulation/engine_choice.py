@@ -47,7 +47,7 @@ def refuse_unreachable(settings: Any) -> None:
 
 
 def refuse_few_clients(settings: Any, num_clients: int) -> None:
-    """Raises ValueError if the engine of a run cannot deal so few clients out."""
+    """Raises ValueError if the engine of a run cannot distribute these few clients."""
     if is_cluster(settings.engine):
         from tf_pflego.ray import options
 
@@ -55,9 +55,9 @@ def refuse_few_clients(settings: Any, num_clients: int) -> None:
 
 
 def build(place, algorithm, clients, server_state, federation, seed, max_restarts) -> Engine:
-    """Returns an engine with the clients of a federation; `place` is a `Choice`.
+    """Returns an engine with the clients of a federation. `place` is a `Choice`.
 
-    A name of no engine is a ValueError; a package that cannot be imported is an ImportError. On
+    A name of no engine is a ValueError, and a package that cannot be imported is an ImportError. On
     TFF, an exchange is run again up to `max_restarts` times because the worker failed.
     """
     name = values.one_of("engine", place, NAMES) if isinstance(place, str) else ""
@@ -80,7 +80,7 @@ def build(place, algorithm, clients, server_state, federation, seed, max_restart
 
 
 def _cluster(options, num_clients):
-    """Returns a Ray cluster for one federation; for the name `ray`, with the default options."""
+    """Returns a Ray cluster for one federation, with the default options for the name `ray`."""
     try:
         from tf_pflego.ray.options import RayOptions
 
@@ -111,7 +111,7 @@ _NEEDS = {
 
 
 def refuse_absent(name: str) -> None:
-    """Raises ImportError if an engine needs a package that is not installed; imports nothing."""
+    """Raises ImportError if an engine needs a package that is not installed, without an import."""
     if name in _NEEDS and not importlib.util.find_spec(_NEEDS[name][0]):
         raise _absent(name, "it is not installed")
 

@@ -1,7 +1,8 @@
-"""The evaluation of clients, drawn or not, as served now: loss (equation 1) and accuracy.
+"""The evaluation of clients, participants or not, as served now: loss (equation 1) and accuracy.
 
-With many clients, a sample of them is tested. It is drawn uniformly without replacement from the
-run's seed, before the first round, and stays the same over the run; docs/metrics.md says why.
+With many clients, a sample of them is tested. It is sampled uniformly without replacement from the
+run's seed, before the first round, and stays the same over the run. docs/metrics.md gives the
+reason.
 
 Source of the standard errors: Cochran, Sampling Techniques, 3rd edition, 1977: section 2.6 for the
 finite population correction, section 2.11 for the ratio.
@@ -69,10 +70,10 @@ class Evaluation(NamedTuple):
         """Returns the metrics of all clients together.
 
         For the training examples it is a mean over all of them, as in equation 1. For the others
-        there are the mean of the clients' values, and the value for the examples of all; of each
-        measure of the user's own the mean over clients: with each, the mean over the clients of
-        each group and over the others and, of a sample, standard errors. Clients for which a
-        statistic is not defined do not count.
+        there are the mean of the clients' values, and the value for the examples of all. Each of
+        the user's own measures has the mean over clients. Each mean comes with the mean over the
+        clients of each group and over the others and, for a sample, standard errors. Clients for
+        which a statistic is not defined do not count.
         """
         means: dict[str, float] = {}
         for split, named in self.tallies.items():
@@ -113,7 +114,7 @@ class Evaluation(NamedTuple):
 
 
 def tallies(task: Task, sums: Mapping[str, Mapping[str, np.ndarray]]) -> Tallies:
-    """Returns the tallies of what an engine has counted, by split and by statistic."""
+    """Returns the tallies of an engine's counts, by split and by statistic."""
     return {
         split: {name: Tally(task.counted(split)[name], one) for name, one in named.items()}
         for split, named in sums.items()
@@ -121,7 +122,7 @@ def tallies(task: Task, sums: Mapping[str, Mapping[str, np.ndarray]]) -> Tallies
 
 
 def sample_of_clients(seed: int, num_clients: int, size: int) -> np.ndarray | None:
-    """Returns the ids of the `size` clients that are tested, [n] int64, ascending; None for all."""
+    """Returns the ids of the `size` clients that are tested, [n] int64, ascending, None for all."""
     if not size:
         return None
     if not 2 <= size <= num_clients:
@@ -159,8 +160,8 @@ def label_scales(data: ClientData) -> dict[str, np.ndarray]:
 def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:
     """Returns the metrics of all models that are served.
 
-    The metrics of the first model have plain names; another model's are NAME/train_loss and
-    so on.
+    The metrics of the first model have plain names. Those for another model are NAME/train_loss and
+    the like.
     """
     metrics: dict[str, float] = {}
     for position, (name, evaluation) in enumerate(evaluations.items()):
@@ -174,11 +175,11 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
 
     Returns:
       The last value of each metric, the mean of each statistic and each measure of the user's own
-      over the last ten rounds (`/last10`), the best value of each statistic in any evaluated
-      round (`/best`), the sums over all rounds of the bytes and of the participants that dropped
-      out or were left out as not finite, and the median of the rounds' seconds. The mean of
-      standard errors over the last ten rounds is a bound of the standard error of the mean: the
-      rounds test the same clients. A best round has none.
+      over the last ten rounds (`/last10`), the best value of each statistic in any evaluated round
+      (`/best`), the sums over all rounds of the bytes and of the participants that dropped out or
+      were excluded as not finite, and the median of the rounds' seconds. The mean of standard
+      errors over the last ten rounds is a bound of the standard error of the mean, since the rounds
+      test the same clients. A best round has none.
     """
     summary = {
         "round": records[-1]["round"],

@@ -1,8 +1,8 @@
 """Features of frozen parts in files of a directory, which its later runs map into memory.
 
-The name of a file is the digest of all that its features were made of. The file has their rows,
-float32, and then a checksum of these bytes and of the name; any other is made again. Anybody who
-may write to the directory is trusted.
+The name of a file is the digest of all inputs of its features. The file has their rows, float32,
+and then a checksum of these bytes and of the name. Any other file is written again. Everyone with
+write access to the directory is trusted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _kept: contextvars.ContextVar[_Kept | None] = contextvars.ContextVar("features",
 
 @contextlib.contextmanager
 def kept_in(directory: pathlib.Path | None, is_shared: bool = False) -> Iterator[None]:
-    """Within it, features are in files of a directory, or nowhere; a block around it goes before.
+    """Within it, features are in files of a directory, or in no files. An outer block has priority.
 
     Unless others share the directory, whole files that were not used are removed at the end.
     """
@@ -57,9 +57,9 @@ def kept_in(directory: pathlib.Path | None, is_shared: bool = False) -> Iterator
 
 
 def stored(digest: str, features: durable.Blocks) -> np.ndarray | None:
-    """Returns float32 features from their file, into which they are written if there is none yet.
+    """Returns float32 features from their file, and writes the file if there is none yet.
 
-    Another process that wants them waits for it. None if they are in files nowhere, or have no
+    Another process that wants them waits for it. It is None if features are in no files, or have no
     room.
     """
     if (kept := _kept.get()) is None:
@@ -85,7 +85,7 @@ def stored(digest: str, features: durable.Blocks) -> np.ndarray | None:
 
 
 def _read(path, shape):
-    """Returns the features in a file; None if there is no file that is as it was written."""
+    """Returns the features in a file, None if there is no undamaged file."""
     with contextlib.suppress(OSError):
         if path.lstat().st_size == _bytes_of(shape) + _BYTES_OF_CHECKSUM and _is_whole(path):
             return _mapped(path, shape)

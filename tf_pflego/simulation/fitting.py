@@ -1,4 +1,4 @@
-"""Checks that a method, clients and the draw of participants fit together."""
+"""Checks that a method, clients and the sampling of participants fit together."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _LOOKED_AT, _LEAST_OF_PIXELS = 1000, 100
 
 
 def refuse_changed_turns(algorithm: Algorithm) -> None:
-    """Raises ValueError if a private method's clients take turns, and none may leave or join."""
+    """Raises ValueError if a private method's clients take turns. Then none may leave or join."""
     drawn = algorithm.release.participation
     if drawn is not None and drawn.mode == "cyclic":
         raise ValueError(
@@ -53,7 +53,7 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
 
 
 def refuse_unfit_examples(model: Any, data: ClientData) -> None:
-    """Raises ValueError unless examples are what a model, or the frozen part of one, takes."""
+    """Raises ValueError unless examples fit a model, or the frozen part of one."""
     expected = model.example_shape, model.example_dtype
     got = data.example_shape, data.example_dtype
     if expected != got:
@@ -68,7 +68,7 @@ def refuse_unfit_examples(model: Any, data: ClientData) -> None:
 
 
 def _check_scale(model, data):
-    """Raises ValueError if pixels would be scaled twice, and says so if nothing scales them."""
+    """Raises ValueError if pixels would be scaled twice, and warns if they are not scaled."""
     scales, is_image = getattr(model, "scales", None), len(data.example_shape) in (2, 3)
     stored = data.train.examples
     if scales is None or not is_image or data.is_elsewhere:
@@ -97,7 +97,7 @@ def _check_scale(model, data):
 
 
 def refuse_strange_integers(model: Any, data: ClientData) -> None:
-    """Raises ValueError if a client has an integer for which an Embedding has no row."""
+    """Raises ValueError if a client has an integer without a row in an Embedding."""
     first_strange = getattr(model, "first_strange", None)
     if data.is_elsewhere or data.example_dtype != tf.int32 or first_strange is None:
         return

@@ -34,11 +34,11 @@ _kept: dict[str, np.ndarray] = {}
 def with_frozen_features(model: SplitModel, clients: ClientData) -> tuple[SplitModel, ClientData]:
     """Returns the trained part of a model, and clients with features as examples.
 
-    The frozen part, below which nothing of the body is trained, is computed here once for each
-    example of all splits. Rounds then pass features alone through what is trained, to the same
-    weights, and models that leave the run take raw examples as before. The features are in memory
-    if they take at most a quarter of what is available, and else in files without a name in the
-    directory for temporary files; within a run that has a directory, they are in files there. Both
+    The frozen part, the lowest layers without training, is computed here once for each example of
+    all splits. Rounds then pass only features through the trained part, to the same weights, and
+    models that leave the run take raw examples as before. The features are in memory if they take
+    at most a quarter of the available memory, and otherwise in files without a name in the
+    directory for temporary files. Within a run that has a directory, they are in files there. Both
     are returned as they are if the body has no frozen part, or there is no room for the features.
 
     Args:
@@ -78,7 +78,7 @@ def as_features(model: Any, clients: ClientData) -> ClientData:
 
 
 def _features(frozen, examples, in_memory):
-    """Returns [N, *shape] float32, to which no one may write."""
+    """Returns [N, *shape] float32, for reading only."""
     digest, shape = _digest(frozen, examples), (len(examples), *frozen.shape)
     features = durable.Blocks(shape, feature_files.DTYPE, _blocks(frozen, examples))
     if not frozen.has_own_code:

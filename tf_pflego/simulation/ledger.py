@@ -1,9 +1,9 @@
-"""The ledger of a private simulation: a file beside its checkpoints with all that it releases.
+"""The ledger of a private simulation: a file with its checkpoints that lists all its releases.
 
 A line has the number of a round and a digest of the server's state that follows from its sums. It
-is on the disk before anything of the round is sent, and stays: a simulation that goes on from an
-older checkpoint with other participants releases another sum, and both are counted. One that makes
-the same sum again releases nothing new.
+is on the disk before anything of the round is sent, and stays: a simulation that continues from an
+older checkpoint with other participants releases another sum, and both are counted. A simulation
+that computes the same sum again releases no new information.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _LINE = re.compile(r"(\d{1,9}) ([0-9a-f]{32})")
 
 
 class Ledger:
-    """The releases of a simulation's `algorithm`; one that is not private has none."""
+    """The releases of a simulation's `algorithm`. An algorithm that is not private has none."""
 
     def __init__(self, algorithm: Algorithm):
         self._algorithm = algorithm
@@ -31,7 +31,7 @@ class Ledger:
         self._places: set[pathlib.Path] = set()
 
     def keep_in(self, directory: pathlib.Path) -> None:
-        """Takes over what a directory of checkpoints counts, and counts there from now on."""
+        """Adopts the count in a directory of checkpoints, and counts there from now on."""
         place = directory / LEDGER
         if self._algorithm.release.claim is None or place in self._places:
             return
@@ -47,14 +47,14 @@ class Ledger:
             self._write()
 
     def more(self, number: int) -> int:
-        """Returns the rounds that are released beside those up to a number, each once."""
+        """Returns the number of releases in addition to the rounds up to a number, each once."""
         with_line = {one for one, _ in self._released if one <= number}
         return len(self._released) - len(with_line)
 
     def count(self, number: int, server_state: Structure) -> dict[str, Any]:
         """Counts a round's releases, and returns the metrics of privacy that they change.
 
-        Without a directory there is nothing to go back to, and nothing to count.
+        Without a directory there is no checkpoint to return to, and the count is empty.
         """
         if not self._places:
             return {}

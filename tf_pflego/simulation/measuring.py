@@ -18,7 +18,7 @@ Metrics = Mapping[str, Callable[[np.ndarray, np.ndarray], float]]
 
 
 def check(metrics: Metrics, algorithm: Algorithm, data: ClientData) -> None:
-    """Refuses metrics whose names or functions a run cannot take."""
+    """Refuses metrics with names or functions that a run cannot use."""
     values.instance("metrics", metrics, Mapping, "Give `{'name': function}`.")
     for name, function in metrics.items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):

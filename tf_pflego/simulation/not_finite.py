@@ -11,7 +11,7 @@ _MOST_NAMED = 10
 
 
 class NotFiniteError(ArithmeticError):
-    """A round cannot end with finite numbers; it changes nothing."""
+    """A round cannot end with finite numbers, and makes no change."""
 
 
 def leaves_not_finite(structure: Structure) -> list[str]:

@@ -1,9 +1,9 @@
-"""Everybody's head is fitted to the body as it is now, in one pass over all clients.
+"""Every client's head is fitted to the current body, in one pass over all clients.
 
-A block of clients is read, fitted and tested, and their new states are kept, before the next one
-is read, so that the memory does not grow with the clients. Within a block, clients with equally
-many training examples pass through the body together, and their heads are fitted by operations on
-all of them.
+A block of clients is read, fitted and tested, and their new states are kept, before the next one is
+read, which keeps the memory independent of the number of clients. Within a block, clients with
+equally many training examples pass through the body together, and their heads are fitted by
+operations on all of them.
 """
 
 from __future__ import annotations
@@ -63,22 +63,22 @@ def personalize(
     directory: str | os.PathLike | None = None,
     on_block: Callable[[int, int], None] | None = None,
 ) -> Personalized:
-    """Fits every client's head to the body as it is now, by the method's own rule.
+    """Fits every client's head to the current body, by the method's own rule.
 
-    A client begins with the head that it is served with. It learns from all its training examples
-    until the gradient is small, or until its steps are used up; a head that the method's rule
-    solves for in closed form takes none. If the client has validation examples, on which the head
-    that it had is better by the first statistic, it keeps that one. The server's state, and what a
-    client keeps besides its head, stay as they are.
+    A client begins with its served head. It learns from all its training examples until the
+    gradient is small, or until its steps are used up. A head with a solution in closed form by the
+    method's rule takes none. If the earlier head is better on the client's validation examples by
+    the first statistic, the client keeps it. The server's state, and the client's state except its
+    head, stay as they are.
 
     Args:
-      steps: The most steps of a client, whose gradient is looked at after every ten.
+      steps: The most steps of a client. Its gradient is checked after every ten.
       learning_rate: The rate of the steps, or "auto".
-      tolerance: A gradient is small if its norm is at most so many times the norm at a head of
+      tolerance: A gradient is small if its norm is at most this multiple of the norm at a head of
         zeros.
-      name: The name of a served model; None for the first.
+      name: The name of a served model, None for the first.
       directory: A directory for the blocks of clients that are done, where they stay. If this call
-        is interrupted, the next one goes on from them to the same weights. Without it, only the
+        is interrupted, the next call continues from them to the same weights. Without it, only the
         clients of blocks that are done have their new heads then.
       on_block: Called with the numbers of clients that are done, and of all.
 
@@ -88,7 +88,7 @@ def personalize(
     Raises:
       ValueError: The method does not train heads over a fixed body that clients keep, the clients'
         data are elsewhere, or an argument is out of its range.
-      OSError: A block cannot be written; those before are as they were.
+      OSError: A block cannot be written. The blocks before are as they were.
     """
     one_pass = _Pass(
         self,
@@ -132,7 +132,7 @@ class _Pass:
         self._checksum = _checksum(simulation.server_state, zlib.crc32(settings))
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yields the ids of the clients of each block, in order, which follow from their sizes."""
+        """Yields the ids of the clients of each block, in order, determined by their sizes."""
         spec = self._simulation.client_states([0])
         row = num_bytes(spec) + 8 * self._model.num_classes
         sizes = np.full(self._simulation.data.num_clients, row)
@@ -283,7 +283,7 @@ class _Pass:
 
 
 def refuse_without_own_head(algorithm: Algorithm, name: str) -> None:
-    """Raises ValueError unless clients keep heads that learn on over the body of a served model."""
+    """Raises ValueError unless clients keep heads that learn over the body of a served model."""
     served = algorithm.served[name]
     if served.fine_tune is not None:
         what = "it adapts a client's model whenever it serves it"

@@ -1,7 +1,7 @@
 """Predictions of rows of a new table, each by the model that serves its client.
 
-Rows of a client that the simulation does not have are predicted by the model that a new client is
-served before it has any examples.
+Rows of a client that the simulation does not have are predicted by the model of a new client
+without examples.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROW, CLIENT, KNOWN = "row", "client", "known"  # The first columns.
 
 
 def predictions(simulation: Any, rows: NewRows, name: str | None = None) -> dict[str, np.ndarray]:
-    """Returns the columns [n] of the predictions for rows; see `Trained.predict`."""
+    """Returns the columns [n] of the predictions for rows (see `Trained.predict`)."""
     algorithm, data = simulation.algorithm, simulation.data
     name = served_name(algorithm, name)
     task, outputs = algorithm.model.task, data.num_global_classes
@@ -73,7 +73,7 @@ def predict_of(algorithm: Algorithm, name: str) -> Traced:
 
 
 def outputs_of(data: ClientData, number: int) -> np.ndarray:
-    """Returns the numbers of the classes that a client's first outputs stand for; -1 has all."""
+    """Returns the numbers of the classes of a client's first outputs, or of all outputs for -1."""
     if number < 0:
         return np.arange(data.num_global_classes)
     is_local = data.label_space == "local"
@@ -85,7 +85,7 @@ def new_client(simulation: Any, name: str, client: str = "new") -> tuple[np.ndar
 
     Raises:
       ValueError: Its classes are unknown, since heads have fewer outputs than there are classes, or
-        the method serves nobody without examples.
+        the method serves no client without examples.
     """
     algorithm, data = simulation.algorithm, simulation.data
     rows, count = algorithm.model.num_classes, data.num_global_classes

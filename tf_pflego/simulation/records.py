@@ -78,13 +78,13 @@ LAST_ROUNDS = 10
 
 
 def trust(mechanism: str) -> str:
-    """Returns who must be trusted with what where a mechanism makes the noise, as a sentence."""
+    """Returns a sentence on the trust in the server that a mechanism's noise needs."""
     what, why = TRUSTED_WITH[mechanism]
     return f"the server is trusted with {what}: {why}."
 
 
 def method_title(algorithm: str) -> str:
-    """Returns a method's name in tables and figures; NAME for FILE.py:build_NAME."""
+    """Returns a method's name in tables and figures, NAME for FILE.py:build_NAME."""
     return algorithm.rpartition(":")[2].removeprefix("build_")
 
 

@@ -21,7 +21,7 @@ from tf_pflego.system import log
 
 
 class Rounds:
-    """Trains the rounds of one federation, from a server's state like the one that is given.
+    """Trains the rounds of one federation, from a server's state like the given one.
 
     `server` has the server's functions of each exchange.
     """
@@ -51,9 +51,9 @@ class Rounds:
     ) -> tuple[Structure, dict[str, Any], dict[str, float]]:
         """Runs the exchanges of a round until all its participants report finite numbers.
 
-        The engine holds the new states of the clients until it is told to keep or discard them.
-        It returns the server's new state, the record of the round without its seconds, and
-        the metrics of the participants, if they were tested.
+        The engine stages the new states of the clients until they are kept or discarded. It returns
+        the server's new state, the record of the round without its seconds, and the metrics of the
+        participants, if they were tested.
         """
         names = dict.fromkeys(exchange.cohort for exchange in self._algorithm.exchanges)
         # Where all clients are asked first, none is to spare: it would be left out of that too.

@@ -36,35 +36,35 @@ from tf_pflego.system import rows, texts, values
 class Simulation(Trained):
     """One run of an algorithm over a federation.
 
-    One thread at a time uses it, in the process that made it, until it is closed; anything else is
-    a RuntimeError, which changes nothing.
+    One thread at a time uses it, in the process that made it, until it is closed. Anything else is
+    a RuntimeError, without a change.
 
     Args:
-      algorithm: The algorithm to train with. It keeps its traced functions, so the next simulation
-        of this object, on data of the same shape, begins at once; except on Ray, where each shard
+      algorithm: The algorithm to train with. It keeps its traced functions, and the next simulation
+        of this object, on data of the same shape, begins at once, except on Ray, where each shard
         traces a copy of it.
-      data: The clients' data; raw examples also for a model of `with_frozen_features`.
-      participation: How the participants of a round are drawn.
-      engine: Where clients run: tff, in_process, or ray on two shards of this machine;
-        `RayOptions` for a cluster, or any `Place` that makes an engine. The default is tff
-        where TensorFlow Federated is installed, and otherwise in_process.
+      data: The clients' data, raw examples also for a model of `with_frozen_features`.
+      participation: How the participants of a round are sampled.
+      engine: Where clients run: tff, in_process, ray on two shards of this machine, `RayOptions`
+        for a cluster, or any `Place` that makes an engine. The default is tff where TensorFlow
+        Federated is installed, and otherwise in_process.
       seed: The seed of the run.
-      max_restarts: The limit of repeats of an exchange whose TFF worker was killed, stopped or
+      max_restarts: The limit of repeats of an exchange after its TFF worker was killed, stopped or
         silent. A repeat gives the same weights.
-      eval_clients: The number of clients that an evaluated round tests; 0 for all. The sample stays
-        the same over the run, and is drawn anew when clients join or leave. The weights do not
-        depend on it. See `simulation.evaluation`.
+      eval_clients: The number of clients that an evaluated round tests, 0 for all. The sample stays
+        the same over the run, and is replaced when clients join or leave. The weights do not depend
+        on it. See `simulation.evaluation`.
 
     Attributes:
       server_state: The server's state, a nest of tensors.
-      round_number: Rounds done so far.
+      round_number: The number of finished rounds.
       in_round: Whether a round is under way. It also is True after a round that was interrupted at
         one of the few instants when its results were being stored.
 
     Raises:
       TypeError: An argument is of another class.
       ValueError: The arguments do not fit together, or the engine or the seed is invalid.
-      RuntimeError: TensorFlow does not run eagerly, runs functions so, or has a strategy.
+      RuntimeError: TensorFlow does not run eagerly, runs functions eagerly, or has a strategy.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Simulation(Trained):
 
     @in_turn()
     def set_client_states(self, client_ids: Sequence[int], states: Structure) -> None:
-        """Replaces the states of clients; each leaf has a leading axis of clients.
+        """Replaces the states of clients. Each leaf has a leading axis of clients.
 
         Raises:
           TypeError: The ids are no integers.
@@ -126,18 +126,18 @@ class Simulation(Trained):
         """Lets clients leave and join between two rounds.
 
         I and alpha_i are the new federation's, and the clients that stay keep their states and
-        their order. Clients that join come after them, and start like any client that is drawn for
-        the first time. `data` afterwards is the new federation's. The server's state of single
-        clients follows; see `core.last_cohort`.
+        their order. Clients that join come after them, and start like any client at its first
+        participation. `data` afterwards is the new federation's. The server's state of single
+        clients follows (see `core.last_cohort`).
 
         Args:
           leave: The clients that leave.
           join: The data of those that join.
-          participation: How participants are drawn from now on. The default is as before, from as
-            many clients as there are now.
+          participation: How participants are sampled from now on. The default is as before, from
+            the new number of clients.
 
         Raises:
-          ValueError: No client would be left, `leave` has an unknown or repeated number, the new
+          ValueError: No client would remain, `leave` has an unknown or repeated number, the new
             clients' data do not fit, or the participants or `eval_clients` are more than the
             clients, or the method is private and clients take their turns. The simulation is as it
             was.
@@ -185,23 +185,23 @@ class Simulation(Trained):
     ) -> dict[str, Any]:
         """Runs the next round.
 
-        A client whose new state or uploads are not finite is left out of the round: the round is
-        run again as if this client had not reported, and a line on standard error names it.
+        A client with a new state or uploads that are not finite is excluded: the round is run again
+        as if this client had not reported, and a line on standard error names it.
 
         Args:
           evaluate: Whether to test the participants after their local training, and all clients,
             or the sample of `eval_clients`, after the round.
           train_loss: Whether the evaluation includes the loss over all training examples, which is
             its most expensive part.
-          metrics: As in `evaluate`; the means are `NAME/client_mean` in an evaluated round.
+          metrics: As in `evaluate`. The means are `NAME/client_mean` in an evaluated round.
 
         Returns:
           The metrics of the round: `round`, `participants` (how many reported), `dropped` (how many
-          were drawn and dropped out), `not_finite` (how many were left out), `seconds` (of
-          training), `bytes_down` and `bytes_up`. If any were left out, `not_finite_clients` are
+          were sampled and dropped out), `not_finite` (how many were excluded), `seconds` (of
+          training), `bytes_down` and `bytes_up`. If any were excluded, `not_finite_clients` are
           their ids. An evaluated round also has `test_accuracy/*`, `train_loss` if `train_loss` is
           set and, if anyone reported, `participant_test_accuracy/*`. If the data have validation
-          examples, `validation_accuracy/*` and `participant_validation_accuracy/*` are beside them.
+          examples, `validation_accuracy/*` and `participant_validation_accuracy/*` are there too.
 
         Raises:
           NotFiniteError: The results of all participants are not finite, or the server's state
@@ -245,13 +245,13 @@ class Simulation(Trained):
 
         Args:
           num_rounds: T, the number of rounds.
-          eval_every: Each round whose number this divides is evaluated, and so are round 1, for an
+          eval_every: Each round with a number that this divides is evaluated, and round 1, for an
             early first number, and the last ten.
-          train_loss_every: The training loss is computed in each evaluated round whose number this
-            divides, and in the last round.
+          train_loss_every: The training loss is computed in each evaluated round with a number that
+            this divides, and in the last round.
           on_round: Called with the metrics of each round. It may read, evaluate and save the
             simulation, and may not run, restore or close it.
-          metrics: Measures of your own for evaluated rounds, as in `evaluate`.
+          metrics: Your own measures for evaluated rounds, as in `evaluate`.
 
         Returns:
           See `summarize`.
@@ -282,19 +282,19 @@ class Simulation(Trained):
 
     @in_turn()
     def save(self, directory: str | os.PathLike, kept: int = 2) -> None:
-        """Writes a checkpoint, from which `restore` goes on to the same weights.
+        """Writes a checkpoint, and `restore` continues from it to the same weights.
 
         Only the states of the clients that have changed since the last checkpoint in this directory
-        are written; see `simulation.checkpoint`.
+        are written (see `simulation.checkpoint`).
 
         Args:
-          directory: The directory of the checkpoints; it is made if it does not exist.
+          directory: The directory of the checkpoints, which is made if it does not exist.
           kept: How many checkpoints stay there.
 
         Raises:
           ValueError: The directory has checkpoints that this simulation has neither written nor
-            restored, or is no path of this machine; or `kept` is not a whole number from 1 on.
-          OSError: The checkpoint cannot be written; the earlier ones are as they were.
+            restored, or is no path of this machine, or `kept` is not a whole number from 1 on.
+          OSError: The checkpoint cannot be written. The earlier ones are as they were.
         """
         kept = values.whole("kept", kept, 1)
         checkpoints = Checkpoints(values.path("directory", directory, may_be_empty=False))
@@ -313,9 +313,9 @@ class Simulation(Trained):
     def restore(self, directory: str | os.PathLike) -> None:
         """Goes back, or on, to the newest checkpoint that is whole.
 
-        The simulation must have been made as the saved one was, from the same data; another engine
-        goes on to the same weights up to float32. If the newest checkpoint is damaged, a line on
-        standard error says so.
+        The simulation must have been made as the saved one was, from the same data. Another engine
+        continues to the same weights up to float32. If the newest checkpoint is damaged, a line on
+        standard error reports it.
 
         Args:
           directory: The directory of the checkpoints.
@@ -346,7 +346,7 @@ class Simulation(Trained):
     ) -> None:
         """Writes a checkpoint, as `save` does, into this simulation's in one directory.
 
-        It also holds `about`, as JSON; the files `also` must be on the disk when it is.
+        It also contains `about`, as JSON. The files `also` must be on the disk before it.
         """
         if self.in_round:
             raise RuntimeError("the round must be over; it was interrupted. Restore a checkpoint.")
@@ -356,7 +356,7 @@ class Simulation(Trained):
 
     @in_turn(moves=True)
     def restore_from(self, checkpoints: Checkpoints, content: dict[str, Any]) -> None:
-        """Restores a checkpoint, as `restore` does, whose content `newest` has returned."""
+        """Restores a checkpoint, as `restore` does, from the content that `newest` has returned."""
         if differing := differences(self._identity, content):
             raise CheckpointError(
                 f"the checkpoint in {checkpoints.directory} must be one of this simulation; it "
@@ -371,22 +371,22 @@ class Simulation(Trained):
     def start_from(self, directory: str | os.PathLike, former: Sequence[int] | None = None) -> None:
         """Begins with the states of another simulation's newest checkpoint.
 
-        The method and the shapes of its states must be the same; clients, examples and settings may
-        differ. The server's state goes on, its parts for single clients follow these, and known
-        clients keep their states. All others start like any client that is drawn for the first
-        time. Rounds are counted from 1.
+        The method and the shapes of its states must be the same. Clients, examples and settings may
+        differ. The server's state continues, its parts for single clients follow these, and known
+        clients keep their states. All others start like any client at its first participation.
+        Rounds are counted from 1.
 
         Args:
           directory: The checkpoints, as `save` or a run wrote them.
           former: For each client of this simulation its number in the other one, or -1 if it is
-            new; None if they are the same.
+            new. None if they are the same.
 
         Raises:
           CheckpointError: There is no whole checkpoint, or it is one of another method, or of
             states of other shapes.
           ValueError: This simulation has had a round, or its method or the checkpoint is private,
-            so that nothing would count what was spent; or `former` does not name different
-            clients of the other one.
+            and its spent privacy would not be counted, or `former` does not name different clients
+            of the other one.
         """
         if self.round_number or self.algorithm.release.participation is not None:
             what = "is private" if self.algorithm.release.participation else "has had a round"

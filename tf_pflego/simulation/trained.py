@@ -35,7 +35,7 @@ _Self = TypeVar("_Self", bound="Trained")
 
 
 class Trained:
-    """The state of a `Simulation` and questions to it; only `close` changes it."""
+    """The state of a `Simulation` and questions to it. Only `close` changes it."""
 
     algorithm: Algorithm
     data: ClientData
@@ -50,9 +50,9 @@ class Trained:
     _turns: Turns
 
     def _take(self, data, participation, server_state, beside=None, prepare=lambda engine: None):
-        """Goes on with these clients and this server state; `prepare` sets the clients' states.
+        """Continues with these clients and this server state. `prepare` sets the clients' states.
 
-        If this fails, nothing has changed. `beside` is the open engine, if there is one.
+        If this fails, the simulation is unchanged. `beside` is the open engine, if there is one.
         """
         federation = participation.federation_of(self.algorithm)
         # What checkpoints are compared with: a `LastCohort`, whose members vary, has none in it.
@@ -92,7 +92,7 @@ class Trained:
     def close(self) -> None:
         """Closes the engine, which ends its worker process and closes the data files.
 
-        It may be called more than once. In a forked process it does nothing: the worker and the
+        It may be called more than once. In a forked process it has no effect: the worker and the
         files belong to the process that made the simulation.
         """
         if os.getpid() == self._turns.process and not self._turns.ended:
@@ -109,7 +109,7 @@ class Trained:
         open.
 
         It is this simulation's. On Ray the other one uses the same processes, since the cluster may
-        have no place for more; for fewer clients than shards it is this process.
+        have no place for more. For fewer clients than shards it is this process.
         """
         fits = getattr(self._engine, "num_shards", 0) <= num_clients
         return self._engine.place if fits else "in_process"
@@ -118,7 +118,7 @@ class Trained:
     def client_states(self, client_ids: Sequence[int]) -> Structure:
         """Returns copies of the states of clients, with a leading axis of clients in each leaf.
 
-        A client that has not taken part yet has the state from which it would start.
+        A client that has not participated yet has its first state.
 
         Raises:
           TypeError: The ids are no integers.
@@ -128,7 +128,7 @@ class Trained:
         return self._engine.read_states(ids, self.server_state)
 
     def never_drawn(self, client_ids: Sequence[int]) -> list[int]:
-        """Returns the clients that keep a state and have not taken part yet."""
+        """Returns the clients that keep a state and have not participated yet."""
         states = self._engine.states
         ids = checks.client_ids(client_ids, self.data.num_clients)
         return ids[~states.have_state(ids)].tolist() if tf.nest.flatten(states.spec) else []
@@ -141,8 +141,8 @@ class Trained:
         Args:
           train_loss: Whether to compute the losses. This takes a pass over all training examples,
             which are often many more than the test examples.
-          sampled: Whether to test only the clients that evaluated rounds test; see `eval_clients`.
-          metrics: Measures of your own by name: functions of a client's test labels and of its
+          sampled: Whether to test only the clients that evaluated rounds test (see `eval_clients`).
+          metrics: Your own measures by name: functions of a client's test labels and of its
             predictions, [n, K_i] as in `predict`, each to a number.
 
         Raises:
@@ -216,30 +216,31 @@ class Trained:
         Args:
           split: test, train or, if there are such examples, validation; or a table, as `from_table`
             takes it except that its path must be a `pathlib.Path`. The table has the column of
-            clients and the features of the table that the clients came from; others are not read.
+            clients and the features of the table that the clients came from. Other columns are not
+            read.
           name: As in `client_model`.
-          client_ids: The ids of the clients; None for all. A table names its clients itself.
+          client_ids: The ids of the clients, None for all. A table names its clients itself.
           missing: The treatment of missing values in a table: refuse, mean or drop, as in
             `from_table`, or auto for the treatment in the table that the clients came from.
 
         Returns:
           For a split the predictions of each client for its n_i examples in order, [n_i, K_i]
           float32: the probabilities of K_i classes or labels, or quantities in the units of the
-          labels; of sequences [n_i, T, K_i]. These are up to float32 the predictions of
-          `client_model`.
+          labels. For sequences the shape is [n_i, T, K_i]. These are up to float32 the predictions
+          of `client_model`.
 
           For a table columns [n] by name, in the order of its rows: `row`, the place in the table
-          from 0 on; `client`; `known`, False for a client that is not among these, which gets what
-          a new client is served before it has examples. Then for classes `prediction` and a
-          `probability_CLASS` each, NaN for a class that the client does not have; for several
-          labels a `probability_LABEL` each; for quantities and counts `prediction`, and
+          from 0 on, `client`, and `known`, False for a client that is not among these, which gets
+          the prediction for a new client without examples. Then for classes `prediction` and a
+          `probability_CLASS` each, NaN for a class that the client does not have. For several
+          labels a `probability_LABEL` each. For quantities and counts `prediction`, and
           `test_error`, the root of the mean squared error on the client's test examples, NaN if it
           is not known, both with `_LABEL` at their end if there are several.
 
         Raises:
           TypeError: The ids are no integers, or the table has another class.
           ValueError: There is no such split, model or client, the clients came from no table, the
-            table cannot be read so, or a new client cannot be served.
+            table cannot be read in this way, or a new client cannot be served.
         """
         if not isinstance(split, str):
             if client_ids is not None:
@@ -268,10 +269,10 @@ class Trained:
         """Returns a client's served model as a new Keras model.
 
         It takes raw examples, as the clients' data have them: images (uint8) from 0 to 255. It
-        gives the probabilities [n, K_i] of the client's classes, which its labels 0 .. K_i - 1
-        stand for. Classes that it does not have are cut off, unless the run predicts them too:
-        where clients share one classifier and K_i < K, there are K probabilities, and the last
-        classes are called `absent_NUMBER`. So its predictions are the run's. If clients of the
+        gives the probabilities [n, K_i] of the client's classes, in the order of its labels 0 ..
+        K_i - 1. Classes that it does not have are removed, unless the run predicts them too: where
+        clients share one classifier and K_i < K, there are K probabilities, and the last classes
+        are called `absent_NUMBER`. Its predictions are therefore the run's. If clients of the
         method adapt the weights before they use them, the model has the adapted ones.
 
         The file of `model.save("client.keras")` needs only Keras, and the user's own classes of
@@ -281,11 +282,11 @@ class Trained:
         The layer `logits` gives the logits.
 
         For other tasks it gives the run's predictions: probabilities [n, K] of labels, or
-        quantities and counts [n, K] in their units; for sequences [n, T, K].
+        quantities and counts [n, K] in their units. For sequences the shape is [n, T, K].
 
         Args:
           client: The client's id or name.
-          name: The name of a served model; None for the first, to which plain metrics belong.
+          name: The name of a served model, None for the first, the model of the plain metrics.
 
         Raises:
           ValueError: There is no such client or model, the body cannot be copied, the algorithm
@@ -307,7 +308,7 @@ class Trained:
           name: As in `client_model`.
 
         Returns:
-          The weights for `predict` of that `Served`; with body and head they are `Weights`.
+          The weights for `predict` of that `Served`. With body and head they are `Weights`.
 
         Raises:
           ValueError: There is no such client or model.

@@ -29,7 +29,7 @@ class Turns:
 
     @contextlib.contextmanager
     def turn(self, name: str, moves: bool):
-        """Raises RuntimeError if a method of this name may not run now; else it is its turn."""
+        """Raises RuntimeError if a method of this name may not run now, or gives it its turn."""
         if os.getpid() != self.process:
             raise RuntimeError(
                 f"a simulation must be used in the process that made it; `{name}` was called in "
@@ -59,7 +59,7 @@ class Turns:
 
 
 def in_turn(moves: bool = False) -> Callable[[_Method], _Method]:
-    """Marks a method that may run in its turn; `moves` if it changes what `run` relies on."""
+    """Marks a method that may run in its turn, with `moves` if it changes state that `run` uses."""
 
     def marked(method):
         @functools.wraps(method)
