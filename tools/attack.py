@@ -1,18 +1,18 @@
-"""Gives the program what is wrong, and counts what does not end as it should.
+"""Gives the program wrong inputs, and counts the cases that do not end as they should.
 
   python tools/attack.py [--kinds=python,flags,directories,tables,...] [--every=N]
 
 python        every public call, with each argument replaced by each of a list of wrong values. It
               must be taken, or end in an error of this package, in one line
-flags         every flag of every verb with each of a list of bad values. The program must end with
-              exit code 2 and lines of its own
+flags         every flag of every verb with each of a list of bad values. The program must return
+              exit code 2 and print lines of its own
 directories   damaged and made-up run directories, for `report`, `list`, `export`, `personalize`
-              and `load_run`. Each must end with exit code 0 or 2 and no traceback, within a minute
-              and a gigabyte, load no pickle, show no control characters and nothing of other files
+              and `load_run`. Each must return exit code 0 or 2 without a traceback, within a minute
+              and a gigabyte, load no pickle, show no control characters and no text of other files
 
-With --every=N only each N-th case is tried. Each that is not clean is shown with what repeats it,
-and a count per kind ends the output. The exit code is 1 if there is any. The first two take some
-minutes, the third some hours.
+With --every=N only each N-th case is tried. Each that is not clean is shown with the input that
+repeats it, and a count per kind ends the output. The exit code is 1 if there is any. The first two
+take some minutes, the third some hours.
 """
 
 import argparse
@@ -70,7 +70,7 @@ Case = tuple[str, Callable[[], str]]
 
 
 class TooLongError(BaseException):
-    """A call has not ended in time; no handler of ordinary errors may take it."""
+    """A call has not ended in time. No handler of ordinary errors may take it."""
 
 
 def python_cases(directory: pathlib.Path) -> Iterator[Case]:
@@ -86,7 +86,7 @@ def python_cases(directory: pathlib.Path) -> Iterator[Case]:
 
 
 def _fault_in(call, said=None):
-    """Returns what is wrong with how a call ends; what it shows goes to `said`."""
+    """Returns the fault in the end of a call. The output goes to `said`."""
 
     def stop(*_):
         raise TooLongError
@@ -111,7 +111,7 @@ def _fault_in(call, said=None):
 
 
 def _fault_of(error):
-    """Returns what is wrong with an error, or "" if it tells a user what to correct."""
+    """Returns the fault of an error, or "" if it gives a user the correction."""
     text = str(error).replace("\n- ", " ") if isinstance(error, errors.Faults) else str(error)
     kinds = TypeError, ValueError, RuntimeError, ImportError
     ours = isinstance(error, OSError) or (isinstance(error, kinds) and errors.is_ours(error))
@@ -220,7 +220,7 @@ def _write_npz(source, kind, directory, target):
 
 
 class _Marker:
-    """An object whose pickle makes a directory when it is loaded."""
+    """An object with a pickle that makes a directory when it is loaded."""
 
     def __init__(self, directory):
         self._place = str(directory / "pickle_was_loaded")
@@ -230,7 +230,7 @@ class _Marker:
 
 
 def _read(directory, path, change, reader):
-    """Returns what is wrong about how a reader takes a run in which a file is changed."""
+    """Returns the fault in a reader's treatment of a run with a changed file."""
     scratch = pathlib.Path(tempfile.mkdtemp(dir=directory))
     run, page, tfds = scratch / "run", scratch / "report.html", directory / "tfds"
     shutil.copytree(directory / "good", run)

@@ -9,7 +9,7 @@ import tf_pflego as pfl
 
 
 def right_calls(directory: pathlib.Path) -> list[partial]:
-    """Returns the calls with their arguments by name; what they write goes to a directory."""
+    """Returns the calls with their arguments by name. Their files go to a directory."""
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(size=(6, 4)).astype(np.float32), np.arange(6) % 2) for _ in range(3)]
     labels = np.arange(40) % 4

@@ -1,4 +1,4 @@
-"""Files of others, mutated at random, and the calls by which the package reads them."""
+"""Files of others, mutated at random, and the calls with which the package reads them."""
 
 import contextlib
 import functools
@@ -55,7 +55,7 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
 
 
 def calls(door: str, directory: pathlib.Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yields the name of each case of a door, and the call that reads what is mutated."""
+    """Yields the name of each case of a door, and the call that reads the mutated file."""
     paths, read = _doors(directory)[door]
     good = {path: path.read_bytes() for path in sorted(paths)}
 
@@ -75,7 +75,7 @@ def calls(door: str, directory: pathlib.Path) -> Iterator[tuple[str, Callable[[]
 
 
 def _doors(directory):
-    """Returns the good files of each door, and what reads one of them."""
+    """Returns the good files of each door, and the function that reads one of them."""
     rows = [f"s{k % 3},{k / 7},{'pqr'[k % 3]},{'ab'[k // 3 % 2]}\n" for k in range(30)]
     names = "table.csv", "columns.parquet", "body.keras", "definition.json", "run"
     table, columns, body, definition, run = (directory / name for name in names)

@@ -1,14 +1,14 @@
-"""Times rounds beside their floor, which is only the products or convolutions of their passes.
+"""Times rounds and their floor, which is only the products or convolutions of their passes.
 
 make benchmark, or:
 python tools/benchmark.py [--json=FILE] [--only=fashion_mnist,cifar10,...]
 
 Everything that a ratio compares is measured in this process in turn (A B A B ...), and the medians
-are compared. Images are random, and as many as the datasets have. An engine that needs a package
-which is not installed is left out, and a line says so. The JSON file holds one object: seconds as
-{median, p10, p90, runs}, and ratios and megabytes as numbers. If it exists, what was measured
-replaces the keys of the same part, and the keys of other parts stay. Four files beside this one
-have the parts; `exports` and `shards` are kept in results/exports.json and results/shards.json.
+are compared. Images are random, and as many as the datasets have. An engine without its package is
+excluded with a printed line. The JSON file contains one object: seconds as {median, p10, p90,
+runs}, and ratios and megabytes as numbers. If it exists, the measurements replace the keys of the
+same part, and the keys of other parts stay. Four files in this directory have the parts. `exports`
+and `shards` are kept in results/exports.json and results/shards.json.
 """
 
 import os

@@ -2,10 +2,10 @@
 
   python tools/benchmark_devices.py --flower=.venv-flower/bin --nvflare=.venv-nvflare/bin
 
-Each method runs for 30 rounds of the digits: over the clients' sockets alone, over Flower with TLS
-and node keys, and over NVFlare with certificates; by root, over NVFlare between networks of their
-own too. results/devices.json has whether the weights and all metrics are the same bits as the
-simulation's, and the seconds of a round. Measurements that it has are not run again.
+Each method runs for 30 rounds of the digits: over the clients' sockets only, over Flower with TLS
+and node keys, and over NVFlare with certificates. When root runs this, NVFlare between separate
+networks is another way. results/devices.json has whether the weights and all metrics are the same
+bits as the simulation's, and the seconds of a round. Measurements that it has are not run again.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""The part of the benchmark that measures what exported models weigh and how fast they are.
+"""The part of the benchmark that measures the size and the speed of exported models.
 
-One client of a short PFLEGO run on Fashion-MNIST is exported in every form; 10,000 clients with
+One client of a short PFLEGO run on Fashion-MNIST is exported in every form, and 10,000 clients with
 random images of that shape are exported with one body. Times are medians of calls in this process,
-as a program has them that serves a model: of a prediction for one image, and of personalising on
-all the client's training images. It takes about two minutes.
+as in a program that serves a model: of a prediction for one image, and of personalising on all the
+client's training images. It takes about two minutes.
 """
 
 import pathlib
@@ -32,7 +32,7 @@ _FORMS = {
 
 
 def exports(repeats):
-    """Measures sizes, accuracies and times; docs/serving.md and docs/scale.md show them."""
+    """Measures sizes, accuracies and times. docs/serving.md and docs/scale.md show them."""
     yield {"of_one_client": list(_of_one_client(repeats)), **_of_many()}
 
 

@@ -1,7 +1,7 @@
 """The part of the benchmark that times rounds on several shards of a cluster on this machine.
 
-The shards are dealt out to the nodes of the cluster, at most two, and have one thread each; what
-nodes send to each other is encrypted, as on machines of their own. docs/scale.md shows the file
+The shards are distributed to the nodes of the cluster, at most two, and have one thread each.
+Messages between nodes are encrypted, as on separate machines. docs/scale.md shows the file
 results/shards.json.
 """
 
@@ -80,7 +80,7 @@ def measure_rounds(clients, body, per_round, cluster, repeats):
 
 
 def table_of(report):
-    """Returns the table of what was measured."""
+    """Returns the table of the measurements."""
     lines = [
         "| weights | participants | shards | round, s | slowest shard, s | all shards, s |",
         "|---|---|---|---|---|---|",

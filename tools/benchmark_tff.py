@@ -1,4 +1,4 @@
-"""The measurements of the benchmark on TFF alone: all methods, and methods as processes of TFF."""
+"""The measurements of the benchmark on TFF only: all methods, and methods as processes of TFF."""
 
 import numpy as np
 from benchmark_work import alphabets, images, in_turn, installed, ratio, simulation_of, spread

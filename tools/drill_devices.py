@@ -1,4 +1,4 @@
-"""Drills that harm federations of processes, whose ends are compared with simulations'."""
+"""Drills that harm federations of processes, and compare their ends with simulations'."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ _TEN_YEARS = 315360000
 
 
 class Fault(NamedTuple):
-    """A harm, and what it changes."""
+    """A harm, and its effect."""
 
     plan: str  # of a `HarmedFederation`
     settings: dict | None = None  # the changed ones

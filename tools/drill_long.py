@@ -1,4 +1,4 @@
-"""The drill on what lasts long: no step may take more than those before it."""
+"""The drill on long runs: no step may take more than the steps before it."""
 
 import time
 

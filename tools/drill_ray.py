@@ -1,6 +1,7 @@
 """Drills on clusters of nodes on this machine: kills of shards, nodes and programs, and placement.
 
-The program does the kills itself, since it knows which messages it sends: this file runs it then.
+The program does the kills itself, since it knows the messages that it sends. This file runs it
+then.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The runs of drills: how they are started and waited for, and what they end with."""
+"""The runs of drills: how they are started and waited for, and their results."""
 
 import atexit
 import csv
@@ -42,7 +42,7 @@ def finish(running: subprocess.Popen) -> str:
 
 
 def undisturbed(flags: Sequence[str], output: pathlib.Path) -> tuple[float, float]:
-    """Makes a run; returns the seconds until its first round, and the seconds of its rounds."""
+    """Makes a run, and returns the seconds until its first round, and the seconds of its rounds."""
     started = time.time()
     finish(start(flags, output))
     first, last = ((output / name).stat().st_mtime for name in ("config.json", "metrics.jsonl"))
@@ -68,7 +68,7 @@ def checkpoints(output: pathlib.Path) -> list[pathlib.Path]:
 
 
 def end(output: pathlib.Path) -> tuple:
-    """Returns what a run ends with, apart from the time that it took."""
+    """Returns the results of a run, apart from its time."""
     text = (output / "metrics.jsonl").read_text(encoding="utf-8")
     records = [json.loads(line) for line in text.splitlines()]
     for record in records:

@@ -2,17 +2,17 @@
 
 Small runs on digits get SIGINT or SIGTERM at a random time of a phase:
 
-  start-up    from the first instant at which the program hears signals
-  tracing     in the first round, in which functions are traced
+  start-up    from the first instant when the program handles signals
+  tracing     in the first round, when functions are traced
   rounds      between the third round and some hundredths of a second later
   long round  in a round of 10^9 local steps, a single call of TensorFlow or of the worker
   evaluation  in runs that do little else
   writing     while a checkpoint, or the files of a finished run, are being written
 
-A run must end within 5 seconds with exit code 128 + the signal, and say nothing but the one line,
-which must promise a resumption if there is a checkpoint. It must leave no process, no temporary
-file, no lock, and no damaged checkpoint. A line per run goes to standard error. A phase to which no
-signal was sent has not been tried.
+A run must end within 5 seconds with exit code 128 + the signal, and print only the one line, which
+must promise a resumption if there is a checkpoint. It must leave no process, temporary file, lock
+or damaged checkpoint. A line per run goes to standard error. A phase without a signal has not been
+tried.
 """
 
 import concurrent.futures
@@ -67,7 +67,7 @@ def _hears(pid, output):
 
 
 def _files(output):
-    """Returns the names of the files; directories may be made and renamed meanwhile."""
+    """Returns the names of the files. Directories may be made and renamed meanwhile."""
     return [name for _, _, files in os.walk(output) for name in files]
 
 
@@ -204,7 +204,7 @@ def _is_in(phase, running, share, output):
 
 
 def _faults(said, code, number, output, temporary):
-    """Returns what is wrong with an ending."""
+    """Returns the fault of an ending."""
     faults = [] if code == 128 + number else [f"exit code {code}"]
     lines = [line for line in said.splitlines() if not line.startswith(("starting ", "round "))]
     saved = _has_checkpoint(None, output)

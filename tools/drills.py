@@ -1,4 +1,4 @@
-"""Harms runs, and checks that each ends as one does that nothing disturbs.
+"""Harms runs, and checks that each ends like an undisturbed run.
 
   python tools/drills.py kills    kills programs (SIGKILL) at random times and resumes them
   python tools/drills.py workers  kills and stops the TFF workers of runs, which go on by themselves
@@ -7,14 +7,14 @@
   python tools/drills.py strangers  tries to run code on the Ray cluster of a run without its token
   python tools/drills.py devices  harms servers, clients and links of federations in many ways
   python tools/drills.py signals  sends SIGINT and SIGTERM in all phases of runs, which must end
-  python tools/drills.py replacing  kills what replaces files, stores features or has two jobs
+  python tools/drills.py replacing  kills programs that replace files, store features or run 2 jobs
   python tools/drills.py machine  takes room, rights and descriptors from each verb
   python tools/drills.py long     watches a run of many rounds, and a sweep of many runs
 
-Each run is a small one on digits. Those that are harmed and go on must end with the weights, the
-clients' states, the metrics apart from seconds, and the clients.csv of a run that was left alone. A
-table says what was done; the exit code is 1 if an end differs, or a case was not tried. `--help`
-after a name says what it takes. results/drills contains what they printed.
+Each run is a small one on digits. Harmed runs that continue must have the weights, the clients'
+states, the metrics apart from seconds, and the clients.csv of an undisturbed run. A table shows the
+cases. The exit code is 1 if an end differs, or a case was not tried. `--help` after a name shows
+its options. results/drills contains their output.
 """
 
 import os
