@@ -63,7 +63,8 @@ def commands(word=None):
 
 def fewer(words, data_dir):
     """Returns the flags of a command of the program, with few rounds, seeds and clients."""
-    few = {"export": ["--clients=3"], "personalize": ["--draws=1"]}
+    few = {"export": ["--clients=3"]}
+    few["personalize"] = [] if "--clients=all" in words else ["--draws=1"]
     # In this process, one run after the other, of the first setting.
     few["sweep"] = ["--num_rounds=1", "--seeds=0", "--trials=1", "--jobs=1"]
     few["sweep"] += ["--num_clients=6", "--clients_per_round=3"]

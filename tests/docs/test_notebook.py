@@ -20,9 +20,9 @@ STORED = nbformat.read(execute_notebook.NOTEBOOK, as_version=4)
 CODE = [number for number, cell in enumerate(STORED.cells) if cell.cell_type == "code"]
 BAR = re.compile(r"round 30/30 \|.*\n")
 DECIMALS = re.compile(r"\d+\.\d+")
-# Lines, engines and machines add up in another order, and one image of one client, of which some
-# have 17, may be told otherwise; losses are larger.
-TOLERANCE = 0.03
+# Lines, engines and machines add up in another order. In round 10, where accuracy still rises fast,
+# the mean over the clients differs by up to three hundredths between the two lines of packages.
+TOLERANCE = 0.04
 LARGEST_BYTES = 2**20
 MOST_LINES = 25
 

@@ -63,6 +63,7 @@ def test_names_of_metrics_keys_of_a_summary_and_files_of_a_run_are_documented(di
     section = PROGRAM.partition("## The files of a run")[2].partition("\n## ")[0]
     # This run has no frozen part, which would have features, and its labels are no quantities.
     written = [path.name for path in output.iterdir()] + ["features", "predictions.csv"]
+    written += ["personalized.csv", "personalizing"]  # of a pass over all clients after the run
     assert sorted(first_cells(section)) == sorted(written)
 
 

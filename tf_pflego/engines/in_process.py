@@ -8,6 +8,9 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.nests import Structure
+from tf_pflego.data.clients import ClientData
 from tf_pflego.engines import compiled_cohorts
 from tf_pflego.engines.client_computation import ClientComputation, unpacked
 from tf_pflego.engines.compiled_cohorts import NotCompiledError
@@ -29,7 +32,9 @@ class InProcess:
 
     compiles: bool = False
 
-    def engine(self, algorithm, clients, server_state, seed):
+    def engine(
+        self, algorithm: Algorithm, clients: ClientData, server_state: Structure, seed: int
+    ) -> InProcessEngine:
         """Returns the engine of a federation."""
         return InProcessEngine(algorithm, clients, server_state, seed, self.compiles)
 

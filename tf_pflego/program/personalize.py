@@ -115,7 +115,7 @@ def run(flag_values, interruption: Interruption) -> None:
             interruption.check()
             if options.output_dir:
                 exportable.refuse_what_cannot_leave(simulation, options.format, name)
-            steps = 50 if options.steps == AUTO else options.steps
+            steps = 50 if options.steps == AUTO else int(options.steps)
             new = NewClients(simulation, clients, steps, options.learning_rate, name)
             terminal.show(f"{clients.num_clients} new clients learn on: {new.learns}")
             task = simulation.algorithm.model.task

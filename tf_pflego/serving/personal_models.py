@@ -37,8 +37,10 @@ class PersonalModels:
         try:
             about = limited_files.json_object(self.path / "clients.json")
             digest = about["digests"]["body"]
-            names = [f"{name}.npy" for name in ("heads", "classes", "index")]
-            arrays = [np.load(self.path / name, mmap_mode="r") for name in names]
+            paths = [self.path / f"{name}.npy" for name in ("heads", "classes", "index")]
+            if not all(path.is_file() for path in paths):
+                raise ValueError("an array is missing, or no plain file")
+            arrays = [np.load(path, mmap_mode="r") for path in paths]
             self._model = tf.saved_model.load(str(self.path / "model"))
             functions = self._model.signatures
             of_body = functions["digest"]()["digest"].numpy().decode()
