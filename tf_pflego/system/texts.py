@@ -67,7 +67,7 @@ def suggestion(got: str, names: Iterable[str]) -> str:
     """Returns `Did you mean NAME? ` with the name that is most like a text, or nothing."""
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(got.lower(), by_lower, n=1)
-    return f"Did you mean {by_lower[close[0]]}? " if close else ""
+    return f"Did you mean {printable(by_lower[close[0]])}? " if close else ""
 
 
 def words(value: Any) -> str:

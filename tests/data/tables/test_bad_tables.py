@@ -108,6 +108,7 @@ FILES = [
     ("table.xlsx", b"PK", "whose name ends with .csv, .tsv or .parquet, .*; got 'table.xlsx'"),
     ("table.csv", b"", "table.csv must be a whole table, .*; it cannot be read .*Empty CSV file"),
     ("table.csv", b"School,Passed\n", "table.csv must have rows, .*; got no rows"),
+    ("table.csv", b"Sch\x15ool,Passed\n1,yes\n", r"Did you mean Sch\\x15ool\? Correct"),
     ("table.csv", b"School,Passed\n1,yes,\x1b\n", r"Expected 2 columns, got 3: 1,yes,\\x1b\). Co"),
     ("table.csv", b"School,School\n1,1\n", "table.csv must have rows, .*; got the name 'School'"),
     ("table.csv", b"School,\n1,1\n", "table.csv must have .*; got a column without a name"),
