@@ -82,11 +82,15 @@ _FIELD = {
     "pgfed": {"risk_weight": 0.1},
     "pgfed_muon": {"risk_weight": 0.1, **MUON},
 }
+# Clients alone, for `headline`.
+_ALONE = {"local": {"momentum": 0.9}}
 _SLOWER = {"fedavg_muon_slower": _FIELD["fedavg_muon"] | {"server_learning_rate": 0.004}}
 # The best of `shared_head_field_tuning`, held as `TUNED` is.
 TUNED_RATES = dict.fromkeys(_FIELD | _SLOWER, 0.1) | dict.fromkeys(
     ("fedbabu", "fedper", "pgfed", "pgfed_muon"), 0.01
 )
+# The best of `headline_tuning`.
+LOCAL_RATE = 0.1
 
 # The parts that are left out or changed, from PFLEGO with a shared head as it is.
 _ABLATION = {
@@ -115,7 +119,7 @@ def _of_field(method, degree, rate, name="", **changes):
     """Returns a method of the comparison; local training is over when data have passed 5 times."""
     settings = {"algorithm": method.partition("_")[0], **_FASHION_MNIST, **_TRAINING}
     settings |= {"personalization": degree, "client_learning_rate": rate}
-    settings |= (_FIELD | _SLOWER)[method]
+    settings |= (_FIELD | _SLOWER | _ALONE)[method]
     return {"name": name or f"{degree}_{method}", **settings} | changes
 
 
@@ -149,6 +153,24 @@ def shared_head():
         yield _shared_head(f"{degree}_pflego_shared_head", **settings)
         for method in _FIELD:
             yield _of_field(method, degree, TUNED_RATES[method])
+
+
+@experiment(shared_head_pages.field_tuning)
+def headline_tuning():
+    """Rates of clients that train alone."""
+    for rate in (0.1, 0.01):
+        yield _of_field("local", "medium", rate, f"medium_local_{rate}", num_rounds=60, **_HELD_OUT)
+
+
+@experiment(shared_head_pages.headline, seeds=(1, 2, 3, 4, 5))
+def headline():
+    """Four methods with five seeds; settings are from a sixth, 0, or from the PFLEGO paper."""
+    for degree in DEGREES:
+        yield _plain(f"{degree}_pflego", degree)
+        settings = {"personalization": degree, **TUNED}
+        yield _shared_head(f"{degree}_pflego_shared_head", **settings)
+        yield _of_field("fedavg_muon", degree, TUNED_RATES["fedavg_muon"])
+        yield _of_field("local", degree, LOCAL_RATE)
 
 
 @experiment(shared_head_pages.ablation)

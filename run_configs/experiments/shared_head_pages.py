@@ -95,6 +95,32 @@ def comparison(sweep: Sweep) -> dict[str, bytes]:
     return page(sweep.title, "shared_head", *parts, _by_seed(methods))
 
 
+def headline(sweep: Sweep) -> dict[str, bytes]:
+    """Returns the page of `headline`: as served, and the shared head less the others by seed."""
+    methods = by_method(sweep.rows)
+    columns = [at(degree, "as served", words) for degree, words in DEGREES.items()]
+    columns += [("seeds", _seeds), ("seconds a round", _seconds)]
+    parts = [table("method", methods.items(), *columns)]
+    parts += ["## The shared head less the others", "As served, in points, seed by seed:"]
+    others = {name: runs for name, runs in methods.items() if name != _OURS[0]}
+    columns = [(words, _lead(methods, degree)) for degree, words in DEGREES.items()]
+    return page(sweep.title, "headline", *parts, table("method", others.items(), *columns))
+
+
+def _lead(methods, degree):
+    """Returns the cell of a mean difference, and the mean's standard error over seeds."""
+
+    def cell(runs):
+        both = pairs(methods[_OURS[0]].get(degree, []), runs.get(degree, [])).values()
+        leads = [shared - other for shared, other in both]
+        if len(leads) < 2:
+            return ""
+        error = statistics.stdev(leads) / len(leads) ** 0.5
+        return f"{statistics.mean(leads):+.2f} ± {error:.2f}"
+
+    return cell
+
+
 def _seconds(runs):
     return seconds([row for rows in runs.values() for row in rows])
 
