@@ -90,7 +90,7 @@ TUNED_RATES = dict.fromkeys(_FIELD | _SLOWER, 0.1) | dict.fromkeys(
     ("fedbabu", "fedper", "pgfed", "pgfed_muon"), 0.01
 )
 # The best of `headline_tuning`.
-LOCAL_RATE = 0.1
+LOCAL_RATE = 0.01
 
 # The parts that are left out or changed, from PFLEGO with a shared head as it is.
 _ABLATION = {
