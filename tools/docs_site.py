@@ -64,11 +64,10 @@ _SHOWN = (".py", ".flags", ".txt", ".toml", ".cff", ".yml", "")
 
 
 def on_config(config):
-    """Adds the pages of the methods to the navigation, below the overview."""
+    """Adds the pages of the methods to the navigation, below their table."""
     for section in config.nav:
-        ((title, pages),) = section.items()
-        if title == "Methods":
-            pages += [_method_page(name) for name in REGISTRY]
+        if pages := section.get("Reference"):
+            pages.append({"Methods": ["methods.md", *map(_method_page, REGISTRY)]})
     return config
 
 

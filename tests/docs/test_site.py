@@ -114,7 +114,7 @@ def test_no_page_of_the_site_is_wider_than_the_screen(open_page):
 def test_the_search_of_the_site_finds_words_inside_code(open_page):
     """Also from a page in a folder, and where the site is opened as files."""
     page = open_page("methods/pflego")
-    for words, name in (("GRU", "models"), ("clients.csv", "data"), ("learning_rate", "methods")):
+    for words, name in (("GRU", "models"), ("clients.csv", "data"), ("learning_rate", "rates")):
         page.fill("input[name=query]", "")
         page.click("input[name=query]")
         page.keyboard.type(words)

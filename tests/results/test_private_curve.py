@@ -1,4 +1,4 @@
-"""How much privacy costs, in docs/privacy.md: what it says of the results is so."""
+"""How much privacy costs, in docs/results/private_curve.md: what it says of the results is so."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from tf_pflego.sweeps import choice, store
 
 
 def test_what_privacy_costs():
-    """How much it costs, in docs/privacy.md."""
+    """As docs/results/private_curve.md has it."""
     served = served_of("private_curve")
     ahead = ("fedavg_fine_tuned", "pflego_shared_head", "ppsgd")
     noisy = ("0.5", "1", "2", "4", "8")
@@ -41,7 +41,7 @@ def test_what_privacy_costs():
 
 
 def test_what_was_chosen_on_the_way_to_what_privacy_costs():
-    """How much it costs, in docs/privacy.md: rounds, ends of grids, and PFLEGO's one setting."""
+    """As docs/results/private_curve.md has it: rounds, ends of grids, and PFLEGO's one setting."""
     sweep = sweep_of("private_curve")
     assert {row["seed"] for row in sweep.tuning_rows} == {1000}
     curves, name = sweep.curves(), "test_accuracy/client_mean"
