@@ -46,7 +46,7 @@ NOT_RUN = {
     "tf-pflego client --definition=definition.json --name=north --data=north.npz --state_dir=": (
         "asks the person at a terminal, and waits for a server"
     ),
-    "tf-pflego client --state_dir=north": "waits for a server",
+    "tf-pflego export --run=/srv/": "needs what a site has trained",
 }
 # The tests that run the commands with a word.
 OTHER_TESTS = {"pupils": "test_tables_page.py", "north": "test_deployment_page.py"}

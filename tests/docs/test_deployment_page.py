@@ -1,4 +1,4 @@
-"""Three hospitals on one machine: the commands of the page, as they stand."""
+"""Three hospitals on one machine: the commands of docs/federation_tutorial.md."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ from tests.docs.test_commands import commands
 from tests.starts import ENTRY, TIMEOUT_SECONDS, done
 from tf_pflego.runs import reader
 
-PAGE = (pages.ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+PAGE = (pages.ROOT / "docs" / "federation_tutorial.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.thorough
