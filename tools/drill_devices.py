@@ -12,6 +12,7 @@ from drill_runs import ROOT, end
 from harmed_federation import HarmedFederation
 
 from tf_pflego import engines
+from tf_pflego.devices.reports import Reports
 from tf_pflego.engines import in_process
 from tf_pflego.engines.engine import Outcome
 from tf_pflego.engines.in_process import InProcessEngine
@@ -107,10 +108,15 @@ class LeavesOut(InProcessEngine):
     absent: ClassVar[dict[int, list[int]]] = {}
     spare_clients = 0
 
+    def asked(self, participation, seed, number, cohorts):  # noqa: D102
+        self.reports = Reports(participation, seed, number, cohorts, self.spare_clients)
+        return self.reports
+
     def run_exchange(self, exchange, message, cohort, server_state, round_, evaluate):  # noqa: D102
         absent = np.isin(cohort.ids, self.absent.get(int(round_.number), ()))
         if absent.any():
-            return Outcome((), (), ~absent, {}, absent)
+            self.reports.lose(cohort.ids[absent].tolist())
+            return Outcome((), (), ~absent, {})
         return super().run_exchange(exchange, message, cohort, server_state, round_, evaluate)
 
 

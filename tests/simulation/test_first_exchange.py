@@ -91,7 +91,7 @@ def test_who_does_not_report_has_no_part_in_it(spare, tiny_model):
 def test_all_clients_are_drawn_once_and_none_drops_out():
     for mode in ("fixed", "binomial", "range", "cyclic"):
         drawn = Participation(7, 2, mode, (0, 2), dropout_rate=0.9)
-        assert drawn.draw(5, 1, FIRST_ROUND, spare=2).tolist() == list(range(7))
+        assert drawn.draw(5, 1, FIRST_ROUND).tolist() == list(range(7))
         assert not len(drawn.dropped(5, 1, FIRST_ROUND))
         assert not len(drawn.draw(5, 2, FIRST_ROUND))
 

@@ -104,9 +104,7 @@ class Participation:
             return federation
         return federation._replace(max_clients_per_round=self.num_clients)
 
-    def draw(
-        self, seed: int, round_number: int, cohort: str = "participants", spare: int = 0
-    ) -> np.ndarray:
+    def draw(self, seed: int, round_number: int, cohort: str = "participants") -> np.ndarray:
         """Returns the ids of the clients that report in a round, ascending; it may be empty.
 
         Args:
@@ -115,13 +113,11 @@ class Participation:
           cohort: The name of the cohort. A method with several exchanges per round may sample a
             cohort for each, and each name has its own random participants. `FIRST_ROUND` is all
             clients in the first round, and none in later rounds.
-          spare: With the mode fixed, the number of clients beyond r, if there are enough, since
-            some may not report.
 
         Returns:
           [c] int64.
         """
-        ids, drops_out = self._drawn(seed, round_number, cohort, spare)
+        ids, drops_out = self._drawn(seed, round_number, cohort)
         return ids[~drops_out]
 
     def dropped(self, seed: int, round_number: int, cohort: str = "participants") -> np.ndarray:
@@ -131,20 +127,20 @@ class Participation:
         ids, drops_out = self._drawn(seed, round_number, cohort)
         return ids[drops_out]
 
-    def _drawn(self, seed, round_number, cohort, spare=0):
+    def _drawn(self, seed, round_number, cohort):
         """Returns the ids of the sampled clients, [c], and whether they drop out, [c]."""
         if cohort == FIRST_ROUND:
             ids = np.arange(self.num_clients if round_number == 1 else 0, dtype=np.int64)
             return ids, np.zeros(len(ids), bool)
-        ids = np.sort(self._chosen(seed, round_number, cohort, spare))
+        ids = np.sort(self._chosen(seed, round_number, cohort))
         if not self.dropout_rate:
             return ids, np.zeros(len(ids), bool)
         rng = seeds.generator(seed, f"dropout/{cohort}", round_number)
         return ids, rng.random(len(ids)) < self.dropout_rate
 
-    def _chosen(self, seed, round_number, cohort, spare):
+    def _chosen(self, seed, round_number, cohort):
         """Returns the ids of the sampled clients, in any order."""
-        count = min(self.clients_per_round + spare, self.num_clients)
+        count = min(self.clients_per_round, self.num_clients)
         if self.mode == "cyclic":
             circle = seeds.generator(seed, f"order/{cohort}").permutation(self.num_clients)
             return circle[((round_number - 1) * count + np.arange(count)) % self.num_clients]

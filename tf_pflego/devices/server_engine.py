@@ -32,9 +32,10 @@ from tf_pflego.core.uploaded import Uploaded
 from tf_pflego.devices import messages
 from tf_pflego.devices.client_directory import MOST_STATES
 from tf_pflego.devices.messages import Answers, Request
+from tf_pflego.devices.reports import Reports
 from tf_pflego.engines import tracing
 from tf_pflego.engines.client_states import WrittenStates
-from tf_pflego.engines.engine import Outcome
+from tf_pflego.engines.engine import Engine, Outcome
 from tf_pflego.system import log
 
 _NUMBER, _AWAY = "number", "away"
@@ -42,7 +43,7 @@ _NUMBER, _AWAY = "number", "away"
 _LARGEST, _MOST_TIMES = 1e15, 1000.0
 
 
-class DevicesEngine:
+class DevicesEngine(Engine):
     """Runs an algorithm's exchanges at clients that are reached by `Links`, its `place`."""
 
     def __init__(self, algorithm, clients, server_state, seed, place):
@@ -56,7 +57,6 @@ class DevicesEngine:
         self.states = _NumberedStates(algorithm, server_state, clients.num_clients)
         self._splits = tuple(clients.splits)
         self._names = place.options.names
-        self.spare_clients = place.options.spare_clients
         self._uploads = [
             Uploaded(algorithm, exchange).sums(server_state) for exchange in algorithm.exchanges
         ]
@@ -67,6 +67,11 @@ class DevicesEngine:
         self._round = 0  # of the last exchange
         self._answers: dict[tuple, Any] = {}  # of this round, by client and question
         self._said: dict[tuple, str] = {}  # who is left out of what, and why
+
+    def asked(self, participation, seed, number, cohorts):
+        spare = self.place.options.spare_clients
+        self._reports = Reports(participation, seed, number, cohorts, spare)
+        return self._reports
 
     def run_exchange(self, exchange, message, cohort, server_state, round_, evaluate):
         position = self.algorithm.exchanges.index(exchange)
@@ -93,7 +98,7 @@ class DevicesEngine:
             to_one = messages.numbered("one", [leaf[row] for leaf in to_each])
             requests[client] = Request(facts, to_all | to_one | ({} if state else start))
         # When all clients take part there are no spares.
-        spare = self.spare_clients if exchange.cohort != FIRST_ROUND else 0
+        spare = self.place.options.spare_clients if exchange.cohort != FIRST_ROUND else 0
         checked = self._checked(position, evaluate)
         answers = self._ask_what_is_not_known(requests, checked, self._most(position), spare)
         answers = self._without_the_longest(answers, exchange, server_state)
@@ -206,15 +211,17 @@ class DevicesEngine:
 
     def _outcome(self, ids, answers, total):
         self._say_who_is_left_out(answers, "is left out of")
+        if not self.algorithm.release.counts_lost_as_zero:
+            self._reports.lose(answers.left_out)
         absent = np.array([client in answers.left_out for client in ids.tolist()])
         replies = [answers.replies[client] for client in ids[~absent].tolist()]
         finite = np.zeros(len(ids), bool)
         finite[~absent] = [reply[2] for reply in replies]
         if not finite.all() or absent.any():
-            return Outcome(total, (), finite, {}, absent)
+            return Outcome(total, (), finite, {})
         single = tf.nest.map_structure(lambda *one: np.stack(one), *(one[1] for one in replies))
         sums = tf.nest.map_structure(lambda *one: np.stack(one), *(one[3] for one in replies))
-        return Outcome(total, single, finite, sums, absent)
+        return Outcome(total, single, finite, sums)
 
     def _without_the_longest(self, answers, exchange, server_state):
         """Returns answers without uploads that would dominate the server's result.

@@ -1,5 +1,6 @@
 """Engines, which contain clients and run them. TFF, Ray and devices have their own rooms."""
 
+from tf_pflego.engines.engine import Asked as Asked
 from tf_pflego.engines.engine import Cohort as Cohort
 from tf_pflego.engines.engine import Engine as Engine
 from tf_pflego.engines.engine import Outcome as Outcome

@@ -1,13 +1,38 @@
 """The interface of all engines. An engine holds the clients' data and states, and tests them."""
 
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round, Sums
 from tf_pflego.core.nests import Structure
+from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.client_states import ClientIds
+
+
+class Asked:
+    """The clients that are asked in a round. Here all of them report.
+
+    Attributes:
+      ids: By the name of the cohort, [c] int64, ascending.
+      absent: The clients that have not reported, in an engine where that can happen. They are not
+        finite in the outcome either, and have no part in the round.
+    """
+
+    absent: Set[int] = frozenset()
+
+    def __init__(self, ids: Mapping[str, np.ndarray]):
+        self.ids = ids
+
+    def scale(self, cohort: str) -> float:
+        """Returns the expected number of reports divided by the number that there are."""
+        return 1.0
+
+    def missing(self) -> int:
+        """Returns the number of reports that the round lacks since clients were absent."""
+        return 0
 
 
 class Cohort(NamedTuple):
@@ -21,7 +46,7 @@ class Cohort(NamedTuple):
 class Outcome(NamedTuple):
     """The uploads that the server receives in an exchange, and facts about the participants.
 
-    If a participant is not finite or absent, the rest must not be used.
+    If a participant is not finite, the rest must not be used.
     """
 
     summed: Sums  # added up over the participants
@@ -29,8 +54,6 @@ class Outcome(NamedTuple):
     finite: np.ndarray  # [c] bool, whether all numbers of its new state and of its uploads are
     # By split and by statistic [c, m] float64: tests after local training, if there were any.
     sums: dict[str, dict[str, np.ndarray]]
-    # [c] bool, who has not reported, if clients can fail to; of these nothing else is known.
-    absent: np.ndarray | None = None
 
 
 class WorkerError(ChildProcessError):
@@ -57,6 +80,12 @@ class Engine(Protocol):
 
     states: Any
     place: Any
+
+    def asked(
+        self, participation: Participation, seed: int, number: int, cohorts: Iterable[str]
+    ) -> Asked:
+        """Returns the clients that are asked in a round, before its first exchange."""
+        return Asked({name: participation.draw(seed, number, name) for name in cohorts})
 
     def run_exchange(
         self,

@@ -17,12 +17,13 @@ from tf_pflego.engines.client_computation import (
     unpacked,
 )
 from tf_pflego.engines.client_states import ClientStates
+from tf_pflego.engines.engine import Engine
 from tf_pflego.engines.threads import clients_at_once
 from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.system import rows
 
 
-class LocalClients:
+class LocalClients(Engine):
     """The clients of a federation. A subclass runs their exchanges.
 
     `data` are in files that processes can map, and `data_spec` is for any number of rows. `traces`

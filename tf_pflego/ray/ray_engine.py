@@ -22,11 +22,11 @@ import ray
 import tensorflow as tf
 
 from tf_pflego.engines import client_states
-from tf_pflego.engines.engine import Cohort, Outcome
+from tf_pflego.engines.engine import Cohort, Engine, Outcome
 from tf_pflego.ray.host import Call, Opened, checksum_of
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Runs an algorithm's exchanges on the hosts of a `RayCluster`, its `place`."""
 
     def __init__(self, algorithm, clients, server_state, seed, place):
@@ -197,6 +197,5 @@ def _joined(outcomes, positions_of_shards, count):
     for outcome in outcomes[1:]:
         # Into the same arrays, since new ones of many shards would take most of the time.
         summed = tf.nest.map_structure(operator.iadd, summed, outcome.summed)
-    of_clients = [outcome[1:4] for outcome in outcomes]  # Of what none is absent from.
-    parts = list(zip(positions_of_shards, of_clients, strict=True))
+    parts = [(rows, one[1:]) for rows, one in zip(positions_of_shards, outcomes, strict=True)]
     return Outcome(summed, *_together(parts, count))

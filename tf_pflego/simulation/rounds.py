@@ -56,55 +56,36 @@ class Rounds:
         participants, if they were tested.
         """
         names = dict.fromkeys(exchange.cohort for exchange in self._algorithm.exchanges)
-        # Where all clients are asked first, none is to spare: it would be left out of that too.
-        with_all = number == 1 and FIRST_ROUND in names
-        spare = 0 if with_all else getattr(self._engine, "spare_clients", 0)
-        more = {"spare": spare} if spare else {}
         seed, of_secret = self._seed, self._algorithm.release.participation_seed
         if of_secret is not None:
             seed = of_secret(server_state)
-        drawn = {name: participation.draw(seed, number, name, **more) for name in names}
+        asked = self._engine.asked(participation, seed, number, names)
         record: dict[str, Any] = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
         record["dropped"] = sum(len(participation.dropped(seed, number, name)) for name in names)
-        wanted = {
-            name: min(len(ids), participation.clients_per_round) if spare else len(ids)
-            for name, ids in drawn.items()
-        }
-        everybody = set(np.concatenate(list(drawn.values())).tolist())
+        everybody = set(np.concatenate(list(asked.ids.values())).tolist())
         left_out: set[int] = set()
-        absent: set[int] = set()
         while True:
-            cohorts = {name: _without(ids, left_out | absent) for name, ids in drawn.items()}
-            # An estimate is scaled by how many report, of those that were expected to.
-            reporting = {name: len(_without(ids, absent)) for name, ids in drawn.items()}
-            scales = {
-                name: max(1, wanted[name]) / max(1, min(reports, wanted[name]))
-                for name, reports in reporting.items()
-            }
+            without = list(left_out | asked.absent)
+            cohorts = {name: ids[~np.isin(ids, without)] for name, ids in asked.ids.items()}
             new_state, of_exchanges, metrics, failed = self._run_exchanges(
-                number, server_state, evaluate, cohorts, scales
+                number, server_state, evaluate, cohorts, asked.scale
             )
             if not failed:
                 break
             # A client that is left out has no part in the whole round, as if it had not reported:
             # what earlier exchanges got from it, and the first state that it was given, go too.
             self._engine.roll_back()
-            for client, reports in failed.items():
-                (left_out if reports else absent).add(client)
-            if absent == everybody:
-                raise engines.WorkerError(
-                    f"round {number}: no participant has answered as it must; nothing is kept"
-                )
-            if left_out | absent == everybody:
+            left_out |= failed - asked.absent
+            if left_out | asked.absent == everybody:
                 raise NotFiniteError(
                     f"round {number}: at least one participant's update must be finite; got "
                     f"infinite numbers or NaN from all of them, {named(left_out)}. Nothing of the "
                     "round is kept. Lower `client_learning_rate` or, if the loss has grown over "
                     "the rounds, `server_learning_rate`; if neither helps, scale the examples."
                 )
-        if absent:
-            record["dropped"] += sum(max(0, wanted[name] - reporting[name]) for name in names)
-            record[CLIENTS_ABSENT] = sorted(absent)
+        record["dropped"] += asked.missing()
+        if asked.absent:
+            record[CLIENTS_ABSENT] = sorted(asked.absent)
         record |= of_exchanges | self._algorithm.measures(new_state)
         record["dropped"] += len(of_exchanges.get(CLIENTS_ABSENT, ()))
         if left_out:
@@ -116,11 +97,11 @@ class Rounds:
             )
         return new_state, record, metrics
 
-    def _run_exchanges(self, number, server_state, evaluate, cohorts, scales):
+    def _run_exchanges(self, number, server_state, evaluate, cohorts, scale):
         """Runs the exchanges of a round, up to the first that some participant fails.
 
         Returns the server's state, the exchanges' entries in the record, the metrics of the
-        participants, and the ids of failed ones, each with whether it has reported.
+        participants, and the ids of those that failed.
         """
         metrics: dict[str, float] = {}
         record: dict[str, Any] = {"bytes_down": 0, "bytes_up": 0}
@@ -129,7 +110,7 @@ class Rounds:
         release = self._algorithm.release
         for position, exchange in enumerate(self._algorithm.exchanges):
             ids = cohorts[exchange.cohort]
-            round_ = self._round(number, position, exchange.cohort, scales[exchange.cohort])
+            round_ = self._round(number, position, exchange.cohort, scale(exchange.cohort))
             server = self.server[position]
             if release.seeded is not None:
                 identities = self._data.identities[ids]
@@ -154,9 +135,7 @@ class Rounds:
             if release.counts_lost_as_zero:
                 lost.update(ids[fails].tolist())
             elif fails.any():
-                absent = np.zeros(len(ids), bool) if outcome.absent is None else outcome.absent
-                failed = dict(zip(ids[fails].tolist(), ~absent[fails], strict=True))
-                return server_state, record, metrics, failed
+                return server_state, record, metrics, set(ids[fails].tolist())
             received = outcome.summed, outcome.individual, ids
             server_state = server.update(server_state, received, round_)
             leaves = leaves_not_finite(server_state)
@@ -176,7 +155,7 @@ class Rounds:
             metrics = {f"participant_{name}": value for name, value in tested.metrics().items()}
         if lost:
             record[CLIENTS_ABSENT] = sorted(lost)
-        return server_state, record, metrics, {}
+        return server_state, record, metrics, set()
 
     def _round(self, number, position, cohort, scale):
         seed = seeds.server_seed(self._seed, "round", number, position)
@@ -188,10 +167,6 @@ class Rounds:
             tf.constant(federation.num_clients, tf.int32),
             tf.constant(federation.mean_clients_per_round / scale, tf.float32),
         )
-
-
-def _without(ids, others):
-    return ids[~np.isin(ids, list(others))]
 
 
 class ServerFunctions:
