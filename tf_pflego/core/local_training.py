@@ -21,6 +21,10 @@ EPOCHS, EXAMPLES = "epochs", "examples"
 # What settings are read with.
 IN_BATCHES: dict[str, Any] = {"batch_size": None}
 FULL_BATCHES, _WHOLE_EPOCHS = {"batch_size": (FULL_BATCH,)}, {"work": (EPOCHS,)}
+_epochs = settings.shared(5, "epochs of a participant's local training on mini-batches", at_least=1)
+_batch_size = settings.shared(
+    128, "examples per mini-batch; 0 for all examples of a client", at_least=0
+)
 
 
 class Work(NamedTuple):
@@ -54,7 +58,13 @@ class LocalSteps(settings.HyperParameters):
     """Hyper-parameters of the steps of local training by SGD."""
 
     client_learning_rate: float = settings.client_learning_rate()
-    client_rate_decay: float = settings.client_rate_decay()
+    client_rate_decay: float = settings.setting(
+        1.0,
+        "factor on the rate of the local steps after each round: in round t it is the learning "
+        "rate times the factor to the power t - 1",
+        above=0,
+        at_most=1,
+    )
     client_weight_decay: float = settings.client_weight_decay()
 
     def rate(self, client: Client, first: float | None = None) -> optimizers.Rate:
@@ -81,7 +91,12 @@ class LocalSteps(settings.HyperParameters):
 class ServesOneNetwork(LocalSteps):
     """Hyper-parameters of methods that serve one network to all clients."""
 
-    fine_tuning_steps: int = settings.fine_tuning_steps()
+    fine_tuning_steps: int = settings.setting(
+        0,
+        "f, full-batch steps (with mini-batches, epochs) of gradient descent on a client's "
+        "training examples, from the network of all to the one that it is served",
+        at_least=0,
+    )
 
     def served(
         self,
@@ -108,10 +123,12 @@ class ServesOneNetwork(LocalSteps):
 class PlainMiniBatches(LocalSteps):
     """Hyper-parameters of local training by SGD on mini-batches."""
 
-    local_epochs: int = settings.local_epochs(read_with=_WHOLE_EPOCHS)
+    local_epochs: int = _epochs(read_with=_WHOLE_EPOCHS)
     work: str = settings.work()
-    batch_size: int = settings.batch_size()
-    drop_last_batch: bool = settings.drop_last_batch(read_with=IN_BATCHES)
+    batch_size: int = _batch_size()
+    drop_last_batch: bool = settings.setting(
+        False, "leave out the last batch of an epoch if it is not full", read_with=IN_BATCHES
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -179,8 +196,8 @@ class StepsOrMiniBatches(MiniBatches):
     """The same for methods that take tau full-batch steps unless a batch size is given."""
 
     local_steps: int = settings.local_steps(read_with=(FULL_BATCHES, _WHOLE_EPOCHS))
-    local_epochs: int = settings.local_epochs(read_with=(IN_BATCHES, _WHOLE_EPOCHS))
-    batch_size: int = settings.batch_size(FULL_BATCH)
+    local_epochs: int = _epochs(read_with=(IN_BATCHES, _WHOLE_EPOCHS))
+    batch_size: int = _batch_size(FULL_BATCH)
     momentum: float = settings.momentum(0.0)
 
     @property

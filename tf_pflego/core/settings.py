@@ -126,33 +126,17 @@ local_steps = shared(
 client_learning_rate = shared(
     0.007, "beta, learning rate of the local steps", above=0, words=("auto",), taken=()
 )
-client_rate_decay = shared(
-    1.0,
-    "factor on the rate of the local steps after each round: in round t it is the learning rate "
-    "times the factor to the power t - 1",
-    above=0,
-    at_most=1,
-)
 client_weight_decay = shared(
     0.0, "lambda of the local steps, which go down the loss + lambda / 2 ||weights||^2", at_least=0
 )
-local_epochs = shared(5, "epochs of a participant's local training on mini-batches", at_least=1)
 work = shared(
     "epochs",
     "local work of a participant: so many epochs, or epochs:X for X of them, such as 0.5, or "
     "examples:N for as many batches as N examples fill, the same for clients of any size",
 )
 head_epochs = shared(5, "epochs on the head alone, before the local epochs on the body", at_least=0)
-batch_size = shared(128, "examples per mini-batch; 0 for all examples of a client", at_least=0)
-drop_last_batch = shared(False, "leave out the last batch of an epoch if it is not full")
 momentum = shared(
     0.9, "m, momentum of the local steps, which starts anew in each round", at_least=0, at_most=1
-)
-fine_tuning_steps = shared(
-    0,
-    "f, full-batch steps (with mini-batches, epochs) of gradient descent on a client's training "
-    "examples, from the network of all to the one that it is served",
-    at_least=0,
 )
 proximal_weight = shared(
     0.25, "mu, weight of the squared distance to the server's weights", at_least=0
