@@ -7,7 +7,8 @@ import pytest
 
 from tests.runs.resumed import ROUNDS, contents, flags_of, outcome, resume
 from tests.starts import assert_refused, done, in_this_process
-from tf_pflego.runs import config
+from tf_pflego.runs import plan
+from tf_pflego.runs.config import RunConfig
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 
@@ -24,8 +25,9 @@ def test_the_directory_alone_says_which_run_goes_on(digits_dir, copy, undisturbe
 
 def test_a_run_compiles_in_all_rounds_or_in_none(digits_dir, copy, capsys, monkeypatch):
     """With more rounds it would have compiled its clients from the first on."""
-    monkeypatch.setattr(config, "COMPILED_FROM", 2 * ROUNDS + 1)
-    assert config.RunConfig(num_rounds=ROUNDS + 1, clients_per_round=2).compiles
+    monkeypatch.setattr(plan, "COMPILED_FROM", 2 * ROUNDS + 1)
+    longer = RunConfig(engine="in_process", num_rounds=ROUNDS + 1, clients_per_round=2)
+    assert plan.Plan.of(longer).compile == "on"
     assert_refused(
         resume(digits_dir, copy, capsys, "--compile=on", rounds=ROUNDS + 1),
         "--compile: expected off, got on",

@@ -49,7 +49,7 @@ class RayOptions:
             settings.cpus_per_shard,
             settings.gpus_per_shard,
             settings.node_deadline,
-            settings.compiles,
+            settings.compile == "on",
         )
 
     def __post_init__(self):

@@ -102,7 +102,7 @@ def simulation_of(plan: Plan, directory: pathlib.Path | None = None) -> Simulati
         clients = clients.part(0, clients.num_clients - settings.new_clients)
     participation = settings.participation_of(clients.num_clients)
     if plan.elsewhere is None:
-        place: engine_choice.Choice = settings.place()
+        place: engine_choice.Choice = plan.but(compile=plan.compile).settings.place()
         facts = facts_of(plan, clients, num_global_classes, directory)
         if model is None and networks.is_file(settings.network):
             model = network_model(settings, facts)

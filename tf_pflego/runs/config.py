@@ -368,12 +368,6 @@ class RunConfig(
         """Returns the engine: its name, or the options of a Ray cluster."""
         return engine_choice.place_of(self)
 
-    @property
-    def compiles(self) -> bool:
-        """Whether XLA compiles the training of small clients, in an engine that can."""
-        is_long = self.num_rounds * self.most_per_round() >= COMPILED_FROM
-        return self.compile == "on" or (self.compile, is_long) == ("auto", True)
-
     def participation_of(self, num_clients: int) -> Participation:
         """Returns the sampling of participants from `num_clients` clients."""
         bounds = None

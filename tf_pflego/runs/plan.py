@@ -19,7 +19,7 @@ from tf_pflego.data.datasets import catalogue
 from tf_pflego.models import networks
 from tf_pflego.models.split_model import SplitModel
 from tf_pflego.runs import loading
-from tf_pflego.runs.config import COMPILING, UNIFORM, RunConfig
+from tf_pflego.runs.config import COMPILED_FROM, COMPILING, UNIFORM, RunConfig
 from tf_pflego.runs.model_facts import Elsewhere
 from tf_pflego.runs.reader import OWN_CLIENTS, OWN_STATISTICS, places
 from tf_pflego.runs.settings_read import changed, refuse_others
@@ -86,8 +86,6 @@ class Plan:
         values.instance("run_config", settings, RunConfig, "Make one: `RunConfig(...)`.")
         method = _method_of(settings, algorithm)
         checked = algorithms.check(method, hyper_parameters)
-        if method.is_own and settings.compile == "auto":  # XLA may end the process on it.
-            settings = changed(settings, compile="off")
         plan = cls(settings, method, checked, clients, model, elsewhere)
         ends = getattr(checked, "schedule_rounds", 0)
         if plan._falls and 0 < ends < settings.num_rounds:
@@ -150,6 +148,16 @@ class Plan:
         return named
 
     @property
+    def compile(self) -> str:
+        """Whether XLA compiles clients, "on" or "off", in an engine that can."""
+        settings = self.settings
+        if settings.compile != "auto" or settings.engine not in COMPILING:
+            return settings.compile
+        participations = settings.num_rounds * settings.most_per_round()
+        # XLA may end the process on a user's own method.
+        return "on" if participations >= COMPILED_FROM and not self.method.is_own else "off"
+
+    @property
     def num_clients(self) -> int:
         """The number of clients, or 0 if these are groups of data that are not loaded yet."""
         new = self.settings.new_clients
@@ -172,9 +180,8 @@ class Plan:
     def configuration(self) -> Mapping[str, Any]:
         """The content of config.json: every setting and hyper-parameter, and digests."""
         settings = self.settings
-        configuration = dataclasses.asdict(settings) | {"algorithm": self.method.name}
-        if settings.engine in COMPILING:
-            configuration["compile"] = "on" if settings.compiles else "off"
+        configuration = dataclasses.asdict(settings)
+        configuration |= {"algorithm": self.method.name, "compile": self.compile}
         if self.method.is_own:
             configuration[SOURCE] = self.method.checksum()
         configuration |= dict(sorted(dataclasses.asdict(self.hyper_parameters).items()))

@@ -31,7 +31,7 @@ def is_cluster(name: str) -> bool:
 def place_of(settings: Any) -> Choice:
     """Returns the engine of a run's settings, checked: its name or options."""
     if not is_cluster(settings.engine):
-        compiles = settings.engine == "in_process" and settings.compiles
+        compiles = settings.engine == "in_process" and settings.compile == "on"
         return InProcess(compiles) if compiles else settings.engine
     from tf_pflego.ray.options import RayOptions
 
