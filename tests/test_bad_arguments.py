@@ -15,15 +15,6 @@ from tf_pflego.system import values
 LABELS = np.arange(40) % 4
 
 
-class NoText:
-    """An object that can be neither written nor gone through."""
-
-    def __repr__(self):
-        raise RuntimeError
-
-    __iter__ = __repr__
-
-
 def arrays(**changed):
     pair = (np.zeros([2, 4], np.float32), np.array([0, 1]))
     return pfl.from_arrays(**{"train": [pair] * 3, "test": [pair] * 3, **changed})
@@ -111,33 +102,23 @@ ROWS = [
     # The configuration of a run.
     (configured(num_rounds=float("inf")), "`num_rounds` must be a finite number; got inf"),
     (configured(num_rounds=2.5), "`num_rounds` must be a whole number; got 2.5"),
-    (configured(num_rounds=True), "`num_rounds` must be a finite number; got True"),
     (configured(num_rounds=10**5000), "`num_rounds` must be at most .*; got an integer of 16610 b"),
     (configured(dropout_rate=10**5000), "`dropout_rate` must be .*; got an integer of 16610 bits"),
-    (configured(engine=10**5000), "`engine` must be one of .*; got an integer of 16610 bits"),
-    (configured(engine=NoText()), "`engine` must be one of .*; got NoText"),
     (configured(num_rounds=np.array([3, 4])), "`num_rounds` must be a finite number; got array"),
     (configured(download=1), "`download` must be True or False; got 1. Correct `download`"),
-    (configured(resume="no"), "`resume` must be True or False; got 'no'. Correct `resume`"),
     (configured(algorithm=3), "`algorithm` must be one of pflego, .*; got 3. Correct"),
-    (configured(algorithm=np.zeros(3)), "`algorithm` must be one of pflego, .*; got array"),
     (configured(engine=None), "`engine` must be one of tff, in_process, ray, devices; got None"),
     (configured(omniglot_splits=("a",)), "`omniglot_splits` must be text; got .* Correct"),
     (configured(output_dir=3), "`output_dir` must be a path, text or os.PathLike; got 3. Correct"),
-    (configured(output_dir=b"x"), "`output_dir` must be a path, text or os.PathLike; got b'x'"),
     # A Ray cluster.
     (configured(ray_address=3), "`ray_address` must be text; got 3. Correct `ray_address`"),
     (options(num_shards=10**5), "`num_shards` must be at most 10000; got 100000. Lower `num_sh"),
-    (options(address=None), "`address` must be text; got None. Correct `address`"),
     (options(address="head"), "`address` must be HOST:PORT, auto or empty; got 'head'. Write it"),
     # Algorithms and their models.
-    (built("apfl", learn_mixing=1), "`learn_mixing` must be True or False; got 1"),
     (built(step=3), TypeError, "`step` must be a hyper-parameter of pflego, which has local_steps"),
     (lambda: pfl.build_algorithm("pflego", body()), TypeError,
      "`model` must be of the class Split"),
     (lambda: body(example_shape=4), r"`example_shape` must be sizes from 1 on, .*; got 4. Correct"),
-    (lambda: body(example_shape=(4, 0)),
-     r"`example_shape` must be sizes from 1 on, .*; got \(4, 0"),
     (lambda: model(body=3), TypeError, "Keras"),
     (lambda: models.networks.build("vgg", (8, 8, 1), 0), "`network` must be one of mlp, .*'vgg'"),
     # Participation.
@@ -146,31 +127,21 @@ ROWS = [
     (lambda: pfl.Participation(3, 2, "range", (1, 2.5)), "_range` must be a whole number; got 2.5"),
     # Data.
     (lambda: arrays(train=iter([])), TypeError, "`train` must be a sequence of pairs"),
-    (lambda: arrays(test=3), TypeError, "`test` must be a sequence of pairs .*; got int. Give"),
     (lambda: arrays(name=3), "`name` must be text; got 3. Correct `name`"),
     (lambda: arrays().part(2, 1), "`stop` must be at least 3; got 1. Raise `stop`"),
     (lambda: arrays().joined_by(3), TypeError, "`others` must be of the class ClientData; got int"),
     (lambda: arrays().class_names_of(10**30), "`client_id` must be at most 2; got 1000"),
     (lambda: ClientData(arrays().train, arrays().test, [2] * 3, partition=3), TypeError,
      "`partition` must be of the class Partition; got int"),
-    (lambda: ClientData(arrays().train, arrays().test, [2] * 3, client_groups=3), TypeError,
-     "`client_groups` must be of the class Mapping; got int"),
     (lambda: round_robin().with_validation(LABELS[:9], 0.2, 0), "`labels` must cover the trai"),
-    (lambda: round_robin().with_validation(3, 0.2, 0), "`labels` must be of rank 1"),
     (lambda: round_robin().save(None), "`file` must be a path, text or os.PathLike; got None"),
     (lambda: pfl.dirichlet([], 2, 4, 0), "`labels` must not be empty; got none"),
     (lambda: pfl.load_run(3), "`directory` must be a path, text or os.PathLike; got 3. Correct"),
     (lambda: pfl.NewClients(3, arrays()), TypeError, "`simulation` must be of the class Simulat"),
-    (lambda: pfl.export_clients(3, [0], "x"), TypeError, "`simulation` must be of the class Sim"),
     (lambda: pfl.export_bundle(3, [0], "x"), TypeError, "`simulation` must be of the class"),
-    (lambda: configured(engine=np.zeros([2, 2]))(), r"devices; got array\(\[\[0., 0.\], \["),
     (lambda: ClientData(3, 3, [2]), TypeError, "`train` must be of the class ClientSplit; got int"),
     (lambda: pfl.federate(3, 3), TypeError, "`dataset` must be of the class Dataset; got int"),
-    (lambda: pfl.federate(dataset(), 3), TypeError, "`partition` must be of the class Partition"),
     (lambda: pfl.federate(dataset(), round_robin(), "x"), "`label_space` must be one of local, gl"),
-    (lambda: pfl.merged(arrays()), TypeError,
-     "`dataset` must be of the class Dataset; got ClientD"),
-    (lambda: data.load("digits", 3), "`data_dir` must be a path, text or os.PathLike; got 3"),
     (lambda: data.load("digits", None, "x"), "`download` must be True or False; got 'x'. Correct"),
     # Runs.
     (lambda: pfl.run({}), TypeError, "`run_config` must be of the class RunConfig; got dict. Make"),
@@ -178,14 +149,12 @@ ROWS = [
     (lambda: pfl.run(pfl.RunConfig(), between_steps=3), TypeError, "`between_steps` must be a f"),
     (lambda: pfl.run(pfl.RunConfig(), step=3), TypeError,
      "`step` must be a hyper-parameter of pfl"),
-    (lambda: pfl.build_simulation(3), TypeError, "`run_config` must be of the class RunConfig"),
     (lambda: pfl.build_simulation(pfl.RunConfig(), 3), TypeError, "`clients` must be of the class"),
     (lambda: pfl.run(pfl.RunConfig(), model=3), TypeError, "`model` must be of the class Split"),
     (lambda: pfl.run(pfl.RunConfig(network="mlp"), model=built()().model),
      "`network` must be left out where `model` is given; got mlp. Leave"),
     (lambda: pfl.Simulation("pflego", arrays(), pfl.Participation(3, 2)), TypeError,
      "`algorithm` m"),
-    (lambda: pfl.Simulation(built()(), 3, pfl.Participation(3, 2)), TypeError, "`data` must be of"),
     (lambda: pfl.Simulation(built()(), arrays(), 3), TypeError,
      "`participation` must be of the cl"),
     (lambda: simulation_of(engine="gpu"), "must be one of tff, in_process, ray, devices; got 'g"),
@@ -193,29 +162,23 @@ ROWS = [
     (lambda: simulation_of(engine=np.zeros(2)), TypeError, "`engine` must be of the class RayO"),
     (lambda: own_task(link=np.zeros(2)), "`link` must be one of"),
     (lambda: simulation_of().evaluate(metrics=np.zeros(2)), TypeError, "`metrics` must be of"),
-    (lambda: simulation_of().evaluate(train_loss=[1]), "`train_loss` must be True or False"),
     (lambda: simulation_of().change_clients([], 3), TypeError, "`join` must be of the class"),
-    (lambda: simulation_of(seed=-1), "`seed` must be at least 0; got -1. Raise `seed`"),
     (lambda: pfl.Task(loss=None, labels="regression"), TypeError, "`loss` must be a function"),
     (lambda: own_task(name=3), "`name` must be text; got 3"),
     (lambda: own_task(statistics=3), TypeError, "`statistics` must be a sequence of statistics"),
     # What is no list, and what raises when it is gone through.
     (lambda: own_task(mean=3), "`mean` must be a list; got 3. Give a list"),
-    (lambda: own_task(deviation=NoText()), "`deviation` must be a list; got NoText"),
-    (lambda: arrays(class_names=1j), "`class_names` must be a list; got 1j"),
     (lambda: arrays().without([[1], [1, 2]]), "`client_ids` must all have"),
     (lambda: round_robin().save("p.npz", a=len), "`a` must be an array of numbers"),
     (lambda: own_task(mean=(np.nan,), deviation=(1,)), "`mean` and `deviation` must be one number"),
     (lambda: of_task(lambda z, y: z), r"`loss` must give \[n\] float32, one loss for each example"),
     (lambda: of_task(lambda z, y: z[:, 0] @ y), "`loss` must give .*; got "),
     (lambda: counting(lambda z, y: y), "statistic mine must give as many sums for any number of"),
-    (lambda: pfl.Statistic("mine", sums=3), TypeError, "must be a function"),
     (lambda: pfl.Statistic("mine", len, counts=np.array([None, 1])), "`counts` must be a finite"),
     (lambda: pfl.Statistic("accuracy", sums=len), "must be none of those that are there; got acc"),
     (lambda: pfl.Range(1, 2, "no"), "`log` must be True or False; got 'no'"),
     (lambda: pfl.Experiment(CELLS, reference=3), "`reference` must be one of pflego; got 3"),
     (lambda: pfl.Experiment(CELLS, clients=3), TypeError, "`clients` must be of the class Client"),
-    (lambda: pfl.Experiment(CELLS, model=3), TypeError, "`model` must be of the class SplitModel"),
     (lambda: pfl.Experiment(CELLS, seeds=3), "`seeds` must be a list of seeds; got 3. Give a list"),
     (lambda: pfl.Experiment([{3: 1}]), r"`cells\[0\] name` must be text; got 3"),
     (lambda: pfl.sweep(pfl.Experiment(CELLS), ""), "`output_dir` must be a path; got ''"),

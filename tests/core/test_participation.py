@@ -78,14 +78,11 @@ def test_a_round_is_a_pure_function_of_seed_and_number():
     ("arguments", "message"),
     [
         ((50, 80), r"must be in \[1, num_clients=50\]; got 80. Lower `clients_per_round`"),
-        ((50, 0), r"got 0. Raise `clients_per_round`"),
         ((50, 5, "some"), "one of fixed, binomial, range, cyclic; got 'some'"),
         ((50, 5, "range"), "least,most with 0 <= least <= most <= num_clients=50"),
-        ((50, 5, "range", (4, 51)), "got .4, 51."),
         ((50, 5, "range", (0, 0)), "most >= 1"),
         ((50, 5, "fixed", None, 1.0), "`dropout_rate` must be below 1; got 1.0"),
         ((50, 5, "fixed", None, -0.1), "`dropout_rate` must be at least 0; got -0.1"),
-        ((50, 5, "fixed", None, float("nan")), "got nan"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(arguments, message):

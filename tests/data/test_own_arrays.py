@@ -76,12 +76,6 @@ def second(pair):
     return {"train": [TABLES["train"][0], pair]}
 
 
-def with_nan(row):
-    examples = X.copy()
-    examples[row, 2] = np.nan
-    return examples
-
-
 BAD = [
     ({"test": TABLES["test"][:1]}, "must have one pair for each client; got 2 and 1 pairs. Leave"),
     (second((X, Y, Y)), TypeError, r"client 1's .* a pair \(examples, labels\); got 3 parts. Give"),
@@ -91,26 +85,20 @@ BAD = [
     (second(([[1.0, 2.0, 3.0, 4.0], [5.0]], [0, 3])), "must all have .*; got ragged ones .* Pad"),
     (second((X[:, :3], Y)), r"client 1's train examples must be like client 0's, "
      r"float64 of shape \(4,\); got float64 of shape \(3,\). Prepare"),
-    (second((X.astype(np.uint8), Y)), "must be like client 0's, float64 .*; got uint8 of shape"),
     (second((X, Y.astype(np.float32))), TypeError,
      "client 1's train labels must be integers; got float32. If these are classes, "
      r"number them with `np.unique\(labels, return_inverse=True\)`, .* `task='regression'`"),
-    (second((X, Y == 3)), TypeError, "client 1's train labels must be integers; got bool"),
     (second((X, np.eye(10, dtype=int)[Y])), "train labels must be of rank 1, one .*; got "
      r"shape \(9, 10\). If they are one-hot, convert them with `labels.argmax\(axis=1\)`"),
     (second((X, np.tile([0, 1, 1], (9, 1)))), r"got shape \(9, 3\). Give one class for each "
      "example, or say what they are: `task='multi_label'` for several labels"),
-    (second((X, [[3], [0, 3], *[[9]] * 7])), "ragged ones .* Give one class for each example"),
     (second((np.array([*X[:8], X[0, :3]], object), Y)), "examples must all have .* Pad or cut"),
     (second((scipy.sparse.csr_array(X), Y)), TypeError, r"client 1's train examples must be dense; "
      r"got a csr_array, which is sparse or ragged. Convert it with `.toarray\(\)`"),
-    (second(([*X[:8], scipy.sparse.csr_array(X[8:])], Y)), TypeError, r"`.toarray\(\)`"),
-    (second((X, scipy.sparse.coo_array(np.eye(9)))), TypeError, "train labels must be dense"),
     (second((tf.sparse.from_dense(X), Y)), TypeError, "a SparseTensor, .* `tf.sparse.to_dense`"),
     (second((tf.ragged.stack([X[0, :2], *X[1:]]), Y)), TypeError, r"RaggedTensor, .*to_tensor\(\)"),
     (second((X, np.ma.masked_equal(Y, 9))), "labels must have no masked values; got "
      r"3, the first of them in example 2. Fill them in with `.filled\(VALUE\)`, or leave"),
-    (second((list(np.ma.masked_invalid(with_nan(5))), Y)), "got 1, .* in example 5. Fill"),
     (second((X.astype(str), Y)), TypeError, r"client 1's train examples must be numbers .*; "
      r"got <U32. Convert numbers that were read as text with `.astype\(np.float32\)`; number "
      r"the values .* `np.unique\(column, " ".* make texts tokens"),
@@ -120,9 +108,7 @@ BAD = [
     (second((X, Y - 1)), r"train labels must be in \[0, .*; got -1 .* 0. Labels count from 0"),
     ({"class_names": "abcd"}, "different names, .* of all 10 global classes; got 4 names"),
     ({"class_names": "abacdefghi"}, "different names, .* global classes; got 'a'"),
-    ({"class_names": [*"abcdefghi", ""]}, "different names, .* global classes; got ''"),
     ({"class_names": [*"abcdefghi", "j\nk"]}, r"different names, .* global classes; got 'j\\nk'"),
-    ({"class_names": [*"abcdefghi", "j\n"]}, r"different names, .* global classes; got 'j\\n'"),
     ({"class_names": [*"abcdefghi", 3]}, TypeError, "`class_names` must be text; got 3"),
 ]  # fmt: skip
 

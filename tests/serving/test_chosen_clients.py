@@ -27,12 +27,9 @@ NAMES, NORTH = ["a b", "2", "1"], ["north", "south", "west"]
 @pytest.mark.parametrize(
     ("names", "which", "expected"),
     [
-        (None, "2", [2]),
         (None, "2,0", [2, 0]),
         (None, "all", [0, 1, 2]),
         (None, "worst:2", [1, 2]),
-        (None, (1, 0), [1, 0]),
-        (NAMES, "a b", [0]),
         (NAMES, "2,1", [1, 2]),
         (NAMES, ["1", "a b"], [2, 0]),
         (["0", "1", "2"], [0, "1", 2], [0, 1, 2]),
@@ -57,18 +54,14 @@ def test_the_worst_of_quantities_have_the_largest_errors_for_the_spread_of_their
     ("names", "which", "expected"),
     [
         *((None, w, "a number of clients after worst:, such as") for w in ("worst", "worst:x")),
-        (None, "worst:0", r"such as worst:10; got 'worst:0'. Correct"),
         (None, "1;2", r"`clients` must be an id, .* in \[0, 3\), of a client, or all"),
         (None, "", ", of a client, or all, or worst:10; got ''. Give the id of a client"),
         (None, "1,1", "`clients` must be each once; got '1' twice. Correct"),
         (NORTH, "north,suoth", r"or worst:10; got 'suoth'. Did you mean south\? Give"),
         (NORTH, ["north", "suoth"], r"got 'suoth'. Did you mean south\? "),
-        (NORTH, "north, 0", "each once; got '0' twice. Correct"),
-        (NORTH, [2, 2], "each once; got 2 twice. Correct"),
         (NAMES, "0,a b", "where names are numbers: the id 0 is 'a b'; got '0'. Give the id or the"),
         (NAMES, [1], "the id 1 is '2'; got 1. Give the id or the name"),
         (["1", "3", "4"], "2", "the id 2 is '4'; got '2'. "),
-        (["1", "b", "c"], [1], "the id 1 is 'b'; got 1. "),
         (NORTH, "north,3", r"a whole number in \[0, 3\), or the name of a client, or all"),
     ],
 )

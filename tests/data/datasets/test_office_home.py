@@ -6,8 +6,6 @@ import tensorflow as tf
 
 from tests.runs.resumed import contents
 from tf_pflego import data
-from tf_pflego.runs import build, loading
-from tf_pflego.runs.config import RunConfig
 
 DOMAINS = ("Art", "Clipart", "Product", "Real World")
 # In ascending order of Unicode, which is not the order without regard to case.
@@ -126,23 +124,3 @@ def test_folders_and_pictures_that_are_not_the_published_ones_are_refused_by_nam
     for domain in DOMAINS[1:]:
         shutil.copytree(folder / domain / "TV", folder / domain / "Zebra")
     refused(data_dir, "Art/Zebra has no .jpg file")
-
-
-@pytest.mark.thorough
-def test_a_run_gives_each_domain_clients_of_its_own(data_dir):
-    """They are numbered domain by domain, and train the dataset's own network."""
-    of_run = {"algorithm": "fedavg", "engine": "in_process", "label_space": "global"}
-    of_run |= {"num_clients": 4, "clients_per_round": 2, "min_examples": 4}
-    config = RunConfig(dataset="office_home", data_dir=str(data_dir), **of_run)
-    clients = loading.load_clients(config)
-    dataset = load(data_dir)
-    for client in range(4):
-        parts = clients.partition
-        own = np.concatenate([parts.train_indices[client], parts.test_indices[client]])
-        assert set(dataset.train.groups[own]) == {client}
-        assert len(own) == len(CLASSES) * (3 if client == 3 else 2)
-    with build.build_simulation(config, clients, batch_size=4, local_epochs=1) as simulation:
-        record = simulation.run_round(evaluate=True)
-        kernel = simulation.server_state.weights.theta[0]
-    assert record["participants"] == 2
-    assert kernel.shape == (5, 5, 3, 32)
