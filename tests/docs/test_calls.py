@@ -4,8 +4,6 @@ import ast
 import inspect
 import re
 
-import pytest
-
 import tf_pflego
 from tests.docs.test_docs import FRONT, PAGES, ROOT, prose_of
 
@@ -87,16 +85,3 @@ def test_calls_that_are_shown_have_arguments_that_exist():
                 raise AssertionError(f"{path.relative_to(ROOT)}: {error}") from error
             found += 1
     assert found > 20
-
-
-def test_wrong_calls_are_found():
-    for shown in (
-        "SplitModel(body, num_classes)",
-        "pfl.SplitModel(body, 2, units=16)",
-        "Participation(clients_per_round, num_clients)",
-        "pfl.load_sweep(DIR, 1, 2, 3)",
-        "simulation.start_form(DIR)",
-    ):
-        (call,) = calls_in(f"Call\n`{shown}`.")
-        with pytest.raises(AssertionError):
-            refuse_wrong(*call)

@@ -54,16 +54,6 @@ def test_no_sentence_has_to_be_read_twice():
     } == set()
 
 
-def test_sentences_that_have_to_be_read_twice_are_found():
-    text = "One counts. What counts, is\nfound: * **Of two**, one. Its mean, and that\nof more."
-    assert sentences_read_twice(f"Whose? {text}\n\n| cell | Who reads |") == [
-        "What counts, is found",
-        "Of two**, one",
-        "Its mean, and that of more",
-        "Who reads",
-    ]
-
-
 def hard_in_a_thousand(text):
     words = len(text.split())
     return 1000 * len(HARD.findall(text)) / max(words, A_PAGE)
@@ -82,8 +72,3 @@ def test_pages_and_rooms_have_few_hard_words():
         texts = [text for path in sorted(room.rglob("*.py")) for text in texts_of(path)]
         found[room.name] = hard_in_a_thousand("\n".join(texts))
     assert {name: rate for name, rate in found.items() if rate > limit(name)} == {}
-
-
-def test_hard_words_are_found_in_text_and_not_in_code():
-    text = "A file of which `nobody` knows; so it stands anew, and not beside it."
-    assert hard_in_a_thousand(NO_PROSE.sub("", text)) == 1000 * 7 / A_PAGE

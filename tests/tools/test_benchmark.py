@@ -3,7 +3,6 @@
 import json
 import pathlib
 
-import benchmark
 import benchmark_cases
 import benchmark_shards
 import benchmark_tff
@@ -13,45 +12,10 @@ import overview
 import pytest
 
 from tf_pflego import models
-from tf_pflego.core.participation import Participation
-from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.sweeps import load_sweep
 
 ROOT = pathlib.Path(__file__).parents[2]
 REPORT = json.loads((ROOT / "results" / "benchmark.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(
-    "body,shape",
-    [
-        (models.mlp, (4, 4, 1)),
-        (models.omniglot_cnn, (28, 28, 1)),
-        (models.networks.cnn_fedavg, (32, 32, 3)),
-    ],
-)
-def test_the_floor_of_a_network_is_computed(body, shape):
-    floor = benchmark_work.floor(body(shape, 0), [3, 2])
-    assert np.isfinite(floor())
-
-
-def test_what_was_measured_replaces_its_part_of_a_file():
-    before = {
-        "cores": 2,
-        "tensorflow": "2",
-        "fashion_mnist/old": 1,
-        "fashion_mnist/pflego/ray2/seconds": 2,
-        "synthetic/pflego/in_process/i1e2_seconds": 3,
-        "ray": "2.0",
-    }
-    of_ray = {"cores": 2, "tensorflow": "2", "ray": "2.1", "synthetic/pflego/ray2/seconds": 4}
-    expected = before | of_ray
-    del expected["fashion_mnist/pflego/ray2/seconds"]
-    assert benchmark.merged(before, of_ray, ["ray"]) == expected
-    images = {"cores": 2, "tensorflow": "2", "fashion_mnist/new": 5}
-    again = benchmark.merged(before, images, ["fashion_mnist"])
-    assert "fashion_mnist/old" not in again and again["fashion_mnist/pflego/ray2/seconds"] == 2
-    with pytest.raises(ValueError, match="`cores` of the file must be this run's, 4; got 2"):
-        benchmark.merged(before, {"cores": 4, "tensorflow": "2"}, ["ray"])
 
 
 def test_the_committed_ratios_are_those_of_the_committed_seconds():
@@ -74,25 +38,6 @@ def test_clients_are_as_many_and_as_large_as_those_of_the_datasets():
     two = np.argsort(alphabets.train.sizes, kind="stable")[3:5]
     median = benchmark_tff.two_of_median_size(alphabets)
     np.testing.assert_array_equal(median.train.sizes, alphabets.train.sizes[two])
-
-
-def test_the_parts_of_a_round_add_up():
-    seconds = {"idle": [1, 2, 9], "reading": [3], "passes": [7], "pflego": [10], "floor": [4]}
-    assert benchmark_work.floors_of("here", seconds) == {
-        "here/floors_of_engine": 0.5,
-        "here/floors_of_reading": 0.25,
-        "here/floors_of_passes": 1.0,
-        "here/floors_of_head": 0.75,
-    }
-
-
-@pytest.mark.parametrize("work", benchmark_work.WORK)
-def test_rounds_of_less_work_run(work):
-    clients = benchmark_work.federation([6, 6], [2, 2], 2, (4, 4, 1))
-    model = models.SplitModel(models.mlp((4, 4, 1), 0), 2)
-    algorithm = benchmark_work.part_of_round(model, work)
-    with Simulation(algorithm, clients, Participation(2, 2), "in_process") as simulation:
-        assert simulation.run_round()["participants"] == 2
 
 
 @pytest.mark.thorough
