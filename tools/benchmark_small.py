@@ -1,6 +1,8 @@
 """The measurements of many small clients."""
 
 import contextlib
+import pathlib
+import tempfile
 import time
 
 import numpy as np
@@ -19,6 +21,12 @@ from benchmark_work import (
 
 from tf_pflego import data, models
 from tf_pflego.engines import InProcess, small_clients
+from tf_pflego.serving.bundle import export_bundle
+from tf_pflego.serving.exporting import size_of
+from tf_pflego.serving.personal_models import PersonalModels
+from tf_pflego.system import file_arrays
+
+_AT_ONCE = 200_000  # clients that are drawn at a time
 
 
 def small(repeats):
@@ -89,53 +97,101 @@ def compiled(repeats):
 
 
 def everybody(repeats):
-    """Times the pass that fits the heads of all clients, of which a few were ever drawn.
-
-    Clients have 20 training and 10 test images of two digits each.
-    """
+    """Times the pass that fits the heads of all clients, of which a few were ever drawn."""
     for exponent in (4, 5):
-        clients = of_two_digits(2 * 10**exponent)
-        body = models.mlp(clients.example_shape, 0, units=32)
-        with simulation_of(clients, body, "pflego", "in_process", 5) as run:
-            for _ in range(20):
-                run.run_round()
-            drawn = clients.num_clients - len(run.never_drawn(range(clients.num_clients)))
-            memory_peak_anew()
-            before = megabytes()
-            cpu: list[float] = []
-            started = time.perf_counter()
-            done = counted(run.personalize, cpu)()
-            seconds = time.perf_counter() - started
-            of_clients = [one.first.of_clients() for one in (done.before, done.after)]
-            name = f"everybody/i2e{exponent}"
-            yield {
-                f"{name}/clients_drawn_before": drawn,
-                f"{name}/seconds": round(seconds, 1),
-                f"{name}/cpu_seconds": round(cpu[0], 1),
-                f"{name}/megabytes_added": round(megabytes("VmHWM") - before),
-                f"{name}/steps": round(float(done.steps.mean()), 1),
-                f"{name}/became_worse": int((of_clients[1] < of_clients[0]).sum()),
-            }
-            for when, accuracy in zip(("before", "after"), of_clients, strict=True):
-                worst = np.sort(accuracy)[: clients.num_clients // 10]
-                yield {
-                    f"{name}/accuracy_{when}": round(float(accuracy.mean()), 4),
-                    f"{name}/accuracy_of_worst_tenth_{when}": round(float(worst.mean()), 4),
-                }
+        with _trained_on_digits(2 * 10**exponent) as run:
+            yield from _fitted(run, f"everybody/i2e{exponent}")
+
+
+def everybody_million(repeats, number=10**6):
+    """Times that pass over a million clients, and a bundle of them with 10,000 random look-ups."""
+    name = f"everybody_million/i{number:.0e}".replace("e+0", "e")
+    with _trained_on_digits(number) as run, tempfile.TemporaryDirectory() as place:
+        yield from _fitted(run, name)
+        started = time.perf_counter()
+        export_bundle(run, "all", f"{place}/bundle")
+        yield {
+            f"{name}/seconds_to_write": round(time.perf_counter() - started, 1),
+            f"{name}/peak_megabytes": round(megabytes("VmHWM")),
+            f"{name}/megabytes_of_bundle": round(size_of(pathlib.Path(place)) / 2**20),
+        }
+        started = time.perf_counter()
+        models = PersonalModels(f"{place}/bundle")
+        loaded = time.perf_counter() - started
+        names = [*map(str, np.random.default_rng(1).permutation(run.data.num_clients)[:10_000])]
+        examples = run.data.test.examples[: len(names)]
+        started = time.perf_counter()
+        rows, _ = models.rows_of(names)
+        looked_up = time.perf_counter() - started
+        models.predict(names[:1], examples[:1])
+        started = time.perf_counter()
+        models.predict(names, examples)
+        predicted = time.perf_counter() - started
+        yield {
+            f"{name}/seconds_to_load": round(loaded, 2),
+            f"{name}/microseconds_per_look_up": round(1e6 * looked_up / len(rows), 2),
+            f"{name}/microseconds_per_prediction": round(1e6 * predicted / len(rows), 2),
+        }
+
+
+@contextlib.contextmanager
+def _trained_on_digits(number):
+    """Yields a run after 20 rounds with clients of two digits each."""
+    clients = of_two_digits(number)
+    body = models.mlp(clients.example_shape, 0, units=32)
+    with simulation_of(clients, body, "pflego", "in_process", 5) as run:
+        for _ in range(20):
+            run.run_round()
+        yield run
+
+
+def _fitted(run, name):
+    """Yields the measurements of the pass over all clients."""
+    count = run.data.num_clients
+    drawn = count - len(run.never_drawn(range(count)))
+    memory_peak_anew()
+    before = megabytes()
+    cpu: list[float] = []
+    started = time.perf_counter()
+    done = counted(run.personalize, cpu)()
+    seconds = time.perf_counter() - started
+    of_clients = [one.first.of_clients() for one in (done.before, done.after)]
+    yield {
+        f"{name}/clients_drawn_before": drawn,
+        f"{name}/seconds": round(seconds, 1),
+        f"{name}/cpu_seconds": round(cpu[0], 1),
+        f"{name}/megabytes_added": round(megabytes("VmHWM") - before),
+        f"{name}/steps": round(float(done.steps.mean()), 1),
+        f"{name}/became_worse": int((of_clients[1] < of_clients[0]).sum()),
+    }
+    for when, accuracy in zip(("before", "after"), of_clients, strict=True):
+        worst = np.sort(accuracy)[: count // 10]
+        yield {
+            f"{name}/accuracy_{when}": round(float(accuracy.mean()), 4),
+            f"{name}/accuracy_of_worst_tenth_{when}": round(float(worst.mean()), 4),
+        }
 
 
 def of_two_digits(number: int) -> data.ClientData:
-    """Returns clients with 20 training and 10 test images of two digits each, from `digits`."""
+    """Returns clients with 20 training and 10 test images of two digits each, in files."""
     digits, rng = data.load("digits"), np.random.default_rng(0)
-    first = rng.integers(0, 10, number)
-    pairs = np.sort([first, (first + rng.integers(1, 10, number)) % 10], axis=0)
-    splits = []
-    for split, count in ((digits.train, 20), (digits.test, 10)):
-        labels = np.tile(np.arange(count) % 2, number).astype(np.int32)
-        digit = np.repeat(pairs, count, axis=1)[labels, np.arange(len(labels))]
-        images = np.empty((len(labels), *split.examples.shape[1:]), split.examples.dtype)
-        for one in range(10):
-            rows, places = np.flatnonzero(split.labels == one), np.flatnonzero(digit == one)
-            images[places] = split.examples[rng.choice(rows, len(places))]
-        splits.append(data.ClientSplit(images, labels, starts([count] * number)))
-    return data.ClientData(*splits, np.full(number, 2, np.int32))
+    splits = {"train": (20, file_arrays.Writer(), []), "test": (10, file_arrays.Writer(), [])}
+    for start in range(0, number, _AT_ONCE):
+        some = min(_AT_ONCE, number - start)
+        first = rng.integers(0, 10, some)
+        pairs = np.sort([first, (first + rng.integers(1, 10, some)) % 10], axis=0)
+        for name, (count, writer, all_labels) in splits.items():
+            split = getattr(digits, name)
+            labels = np.tile(np.arange(count) % 2, some).astype(np.int32)
+            digit = np.repeat(pairs, count, axis=1)[labels, np.arange(len(labels))]
+            images = np.empty((len(labels), *split.examples.shape[1:]), split.examples.dtype)
+            for one in range(10):
+                rows, places = np.flatnonzero(split.labels == one), np.flatnonzero(digit == one)
+                images[places] = split.examples[rng.choice(rows, len(places))]
+            writer.append(images)
+            all_labels.append(labels)
+    made = (
+        data.ClientSplit(writer.array(), np.concatenate(labels), starts([count] * number))
+        for count, writer, labels in splits.values()
+    )
+    return data.ClientData(*made, np.full(number, 2, np.int32))

@@ -199,9 +199,10 @@ def export_bundle(
         stored = np.load(directory / "heads.npy", mmap_mode="r")
         if stored.nbytes <= _MOST_BYTES:
             names = str(directory / "names.txt")
-            servable.look_up(np.array(stored), classes, names, outputs)
+            servable.look_up(stored, classes, names, outputs)
         with quiet():
             save(servable, directory / "model", servable.functions)
+        del servable, stored  # The check has the heads in memory again.
         content = {
             "algorithm": algorithm.name,
             "model": name,
