@@ -34,13 +34,15 @@ def test_its_commands_do_the_same(tmp_path, monkeypatch, capsys):
     first, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "python")
     exec(first, {})
     every = [shlex.split(one)[1:] for one in commands("pupils")]
-    train, export, sweep, new, predict, *of_readme = every
+    train, export, sweep, new, predict, bundle, from_bundle, *of_readme = every
     head, *pupils = (tmp_path / "pupils.csv").read_text().splitlines(keepends=True)
     of_valley = [row.replace("north", "valley") for row in pupils if row.startswith("north")]
     (tmp_path / "new_schools.csv").write_text("".join([head, *of_valley]))
-    for arguments in (train, export, [*sweep, "--num_rounds=1"], new, predict):
+    on_table = train, export, [*sweep, "--num_rounds=1"], new, predict, bundle, from_bundle
+    for arguments in on_table:
         done(arguments, capsys)
-    assert len(pathlib.Path("predictions.csv").read_text().splitlines()) == 61
+    for predicted in ("predictions.csv", "by_bundle.csv"):
+        assert len(pathlib.Path(predicted).read_text().splitlines()) == 61
     assert (tmp_path / "new" / "client_valley").is_dir()
     about = json.loads((tmp_path / "models" / "clients.json").read_text())
     assert about["inputs"] == {name: name for name in ("sex", "age", "mark")}

@@ -159,6 +159,30 @@ def test_the_numbers_are_numpys(task, runs, tmp_path, capsys):
         assert written[0]["probability_no"] == ""  # Nobody of this school has failed.
 
 
+@pytest.mark.parametrize("task", LABELS)
+def test_a_bundle_predicts_as_its_run(task, runs, tmp_path, capsys):
+    new_rows(tmp_path / "new.csv", SES=[0.25, "", 2.0, 0.0, 1.0, -0.5])
+    bundle, tables = tmp_path / "bundle", {}
+    run = f"--run={runs[task]}"
+    done(["export", run, "--format=bundle", "--clients=all", f"--output_dir={bundle}"], capsys)
+    for source in (run, f"--bundle={bundle}"):
+        output = tmp_path / f"{source[2:5]}.csv"
+        flags = [source, f"--table={tmp_path}/new.csv", f"--output={output}", "--missing=mean"]
+        said = done(["predict", *flags], capsys).stdout
+        assert said.startswith("6 rows predicted, 2 of them of 1 client that the ")
+        with open(output, newline="") as file:
+            tables[source] = list(csv.DictReader(file))
+    for of_run, of_bundle in zip(*tables.values(), strict=True):
+        of_run = {k: cell for k, cell in of_run.items() if not k.startswith("test_error")}
+        assert [*of_run] == [*of_bundle]
+        for name, cell in of_run.items():
+            got = of_bundle[name]
+            try:
+                assert float(got) == pytest.approx(float(cell), rel=1e-4)
+            except ValueError:
+                assert got == cell
+
+
 def test_labels_and_gaps(runs, tmp_path, capsys):
     """Labels are not read, and rows with gaps are left out, filled or refused."""
     output, place = tmp_path / "out.csv", tmp_path / "new.csv"
@@ -195,6 +219,8 @@ def test_labels_and_gaps(runs, tmp_path, capsys):
         ({}, ["--table={tmp}/none.csv"], "none.csv does not exist"),
         ({}, ["--run={tmp}"], "--run must be the output directory of a run"),
         ({}, ["--output="], "--output must be given"),
+        ({}, ["--bundle={tmp}"], "--run must be left out with --bundle"),
+        ({}, ["--run=", "--bundle={tmp}"], "--bundle must hold a bundle"),
         ({}, ["--model=own"], "--model must be one of personalized"),
         ({}, ["--missing=zero"], "--missing must be one of auto, refuse, mean, drop"),
     ],

@@ -127,6 +127,42 @@ def test_columns_halves_and_learning(tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+def test_heads_learn_and_are_kept(tmp_path):
+    """Also the head of a new client, and never for another body."""
+    clients = clients_of(label_space="global")
+    with trained("pflego_shared_head", clients, 4) as simulation:
+        pfl.export_bundle(simulation, "all", tmp_path / "bundle")
+        examples, labels = simulation.data.train.of(3)
+        (client,) = served_clients(simulation, [3])
+        (new,) = pfl.NewClients(simulation, clients.part(3, 4), steps=15).learnt()
+        simulation.run_round()
+        pfl.export_bundle(simulation, "all", tmp_path / "later")
+    models, later = (pfl.PersonalModels(tmp_path / name) for name in ("bundle", "later"))
+    others, _ = models.predict(["Süd 2"] * 8, examples)
+    for name, start, kept in (("Süd 3", client.weights, "old"), ("Nord", new.weights, "new")):
+        models.personalize(name, examples, labels, steps=15)
+        found, known = models.predict([name] * 8, examples)
+        assert known.all()
+        head = start.head if name == "Nord" else learnt(client, examples, labels, rate=0.0).head
+        logits = client.predict(start._replace(head=head), examples, client.classes)
+        np.testing.assert_allclose(found, tf.nn.softmax(logits), atol=1e-4)
+        models.save(name, tmp_path / f"{kept}.npz")
+        again = pfl.PersonalModels(tmp_path / "bundle")
+        assert again.restore(tmp_path / f"{kept}.npz") == name
+        np.testing.assert_array_equal(again.predict([name] * 8, examples)[0], found)
+        with pytest.raises(ValueError, match="must be for the body"):
+            later.restore(tmp_path / f"{kept}.npz")
+    np.testing.assert_array_equal(models.predict(["Süd 2"] * 8, examples)[0], others)
+    with pytest.raises(FileExistsError, match="`path` must be a new file"):
+        models.save("Süd 3", tmp_path / "old.npz")
+    with pytest.raises(ValueError, match="`path` must be a file from `save`"):
+        models.restore(tmp_path / "bundle" / "heads.npy")
+    with pytest.raises(ValueError, match=r"`labels` must have the shape \[None\]"):
+        models.personalize("Süd 3", examples, labels + 4)
+    with pytest.raises(ValueError, match="must give a finite head"):
+        models.personalize("Süd 3", np.nan * examples, labels, learning_rate=1.0)
+
+
 def test_networks_of_their_own_and_other_bodies_are_refused(tmp_path):
     with trained("local") as simulation:
         with pytest.raises(ValueError, match="each client of local has a network of its own"):

@@ -1,9 +1,10 @@
-"""Predicts the rows of a new table, each by the model of its client in a run on a table.
+"""Predicts the rows of a new table, each by the model of its client in a run or a bundle.
 
 The table has the columns of the run's table, and labels are not read. The output has the rows in
 the same order, with their numbers from 0 on, their clients, the predicted class and the probability
-of each class, or the predicted quantity and the client's error in the test. The column `known` is 0
-for a client that the run does not have, and a new client's model predicts its rows.
+of each class, or the predicted quantity and, from a run, the client's error in the test. The column
+`known` is 0 for a client that the run or the bundle does not have, and a new client's model
+predicts its rows.
 """
 
 import dataclasses
@@ -12,17 +13,19 @@ import pathlib
 
 import numpy as np
 
-from tf_pflego.core.settings import setting
+from tf_pflego.core.settings import path_setting, setting
 from tf_pflego.data import tables
 from tf_pflego.program import flags, terminal
-from tf_pflego.program.run_options import StoredRunOptions
+from tf_pflego.program.run_options import StoredRunOptions, start_tensorflow
+from tf_pflego.serving.personal_models import PersonalModels
 from tf_pflego.simulation import predicting
-from tf_pflego.system import durable, texts
+from tf_pflego.system import durable, temporary, texts
 from tf_pflego.system.signals import Interruption
 
-FLAGS_OF_ARGUMENTS = {"name": "model"}
+FLAGS_OF_ARGUMENTS = {"name": "model", "directory": "bundle"}
+_OF_RUN = "run data_dir algorithm network model".split()
 
-USAGE = "--run=DIR --table=FILE --output=FILE.csv [--NAME=VALUE ...]"
+USAGE = "--run=DIR|--bundle=DIR --table=FILE --output=FILE.csv [--NAME=VALUE ...]"
 EXAMPLE = "--run=runs/pupils --table=new_pupils.csv --output=predictions.csv"
 _HEAD = f"{predicting.ROW},{predicting.CLIENT},{predicting.KNOWN},"
 
@@ -31,6 +34,9 @@ _HEAD = f"{predicting.ROW},{predicting.CLIENT},{predicting.KNOWN},"
 class Options(StoredRunOptions):
     """The rows to predict, and the file of predictions."""
 
+    bundle: str = path_setting(
+        "directory of an export with --format=bundle, in place of --run; it has no test errors"
+    )
     table: str = setting(
         "", "file of new rows, .csv, .tsv or .parquet, with the columns of the run's", is_path=True
     )
@@ -52,32 +58,45 @@ class Options(StoredRunOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        self.refuse_empty("run", "table", "output")
+        self.refuse_empty(*(() if self.bundle else ("run",)), "table", "output")
+        for name in _OF_RUN if self.bundle else ():
+            if getattr(self, name):
+                raise ValueError(
+                    f"`{name}` must be left out with `bundle`, which contains its model; got "
+                    f"{getattr(self, name)}. Leave out one of them."
+                )
 
 
 def run(flag_values, interruption: Interruption) -> None:
     """Predicts, writes the file, and shows how many rows it has."""
     options = flags.options_from(Options, flag_values)
     output = _free(options.output, options.overwrite)
-    with options.opened() as run:
-        from tf_pflego.data.tables import new_rows  # It takes pyarrow.
+    how = options.missing, options.separator, options.decimal
+    table = pathlib.Path(options.table)
+    if options.bundle:
+        start_tensorflow()
+        terminal.doing(f"loading the bundle in {options.bundle}")
+        with temporary.own_directory():
+            columns = PersonalModels(options.bundle).predict_table(table, *how)
+    else:
+        with options.opened() as run:
+            from tf_pflego.data.tables import new_rows  # It takes pyarrow.
 
-        how = options.missing, options.separator, options.decimal
-        table = pathlib.Path(options.table)
-        rows = new_rows.read(table, run.clients.preprocessing, *how)
-        with run.simulation("in_process") as simulation:
-            interruption.check()
-            columns = predicting.predictions(simulation, rows, options.model or None)
+            rows = new_rows.read(table, run.clients.preprocessing, *how)
+            with run.simulation("in_process") as simulation:
+                interruption.check()
+                columns = predicting.predictions(simulation, rows, options.model or None)
     interruption.check()
     is_known = columns[predicting.KNOWN]
-    new = len(set(rows.clients[~is_known]))
+    new = len(set(columns[predicting.CLIENT][~is_known]))
+    whole = "bundle" if options.bundle else "run"
     cells = zip(*map(_written, columns.values()), strict=True)
     output.parent.mkdir(parents=True, exist_ok=True)
     with durable.batch() as files:
         files.csv(_free(options.output, options.overwrite), columns, cells)
     terminal.show(
         f"{texts.counted(len(is_known), 'row')} predicted, {np.count_nonzero(~is_known)} of them "
-        f"of {texts.counted(new, 'client')} that the run does not have; written to {output}"
+        f"of {texts.counted(new, 'client')} that the {whole} does not have; written to {output}"
     )
 
 

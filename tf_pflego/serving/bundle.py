@@ -6,6 +6,7 @@
   index.npy      [2, C] uint64, hashes of the clients' names, ascending, and the rows of the clients
   names.txt      the clients' names, line by line, in the order of the rows
   clients.json   the method, the round, the columns of a table, the digests
+  preprocessing.json   how a table's columns become examples
 
 The last row is the head of a new client without examples, NaN if the method cannot serve it.
 `serve` and `class_names` look up clients by their names, if all heads fit a SavedModel.
@@ -13,6 +14,7 @@ The last row is the head of a new client without examples, NaN if the method can
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import os
@@ -34,7 +36,7 @@ from tf_pflego.serving.exporting import (
     warn_of_never_drawn,
 )
 from tf_pflego.serving.formats import quiet, save
-from tf_pflego.serving.personal_models import PersonalModels, hashes_of
+from tf_pflego.serving.personal_models import PREPROCESSING, PersonalModels, hashes_of
 from tf_pflego.simulation.client_models import (
     ServedClient,
     forget_eager_initializers,
@@ -211,10 +213,14 @@ def export_bundle(
             "format": "bundle",
             "digests": {"body": body.hexdigest(), "heads": sums.hexdigest()},
             "class_names": outputs,
+            "task": algorithm.model.task.labels,
+            "class_mask": data.class_mask,
             "clients": {"count": len(chosen)},
         }
         with durable.batch() as files:
             files.json(directory / "clients.json", content)
+            if data.preprocessing is not None:
+                files.json(directory / PREPROCESSING, dataclasses.asdict(data.preprocessing))
         _refuse_others(directory, simulation, chosen[:: -(-len(chosen) // _COMPARED)], name, heads)
     return content
 

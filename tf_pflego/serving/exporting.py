@@ -32,10 +32,11 @@ from tf_pflego.system import durable, leftovers, limited_files, log, values
 
 _ENTRIES, _OF_CLIENT = "clients.json", "client_"
 _OF_EACH = _ENTRIES, "shots.csv"
-_OF_BUNDLE = (_ENTRIES, "heads.npy", "classes.npy", "index.npy", "names.txt", "model")
+_OF_BUNDLE = (_ENTRIES, "preprocessing.json", "names.txt", "model")
+_OF_BUNDLE += ("heads.npy", "classes.npy", "index.npy")
 # What an export, also one that was interrupted, has in its directory.
 _NAMES = re.compile(
-    r"(\.)?(clients\.json|shots\.csv|(heads|classes|index)\.npy|names\.txt)(?(1)\.partial)"
+    r"(\.)?((clients|preprocessing)\.json|shots\.csv|(heads|classes|index)\.npy|names\.txt)(?(1)\.partial)"
     r"|model|client_.+"
 )
 # By how much a file's predictions may differ, in relation to the largest, or to 0.001.

@@ -6,6 +6,7 @@ without examples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,17 +51,42 @@ def predictions(simulation: Any, rows: NewRows, name: str | None = None) -> dict
         columns = outputs_of(data, number)
         predicted[np.ix_(places, columns)] = found[:, : len(columns)]
     names = data.class_names or tuple(map(str, range(outputs)))
-    about = {ROW: rows.numbers, CLIENT: rows.clients, KNOWN: ids[owner] >= 0}
-    if task.labels in (CLASSIFICATION, MULTI_LABEL):
-        if task.labels == CLASSIFICATION:
+    errors = None
+    if task.labels not in (CLASSIFICATION, MULTI_LABEL):
+        errors = np.full((len(ids), outputs), np.nan)
+        errors[ids >= 0] = _test_errors(simulation, ids[ids >= 0], name)
+        errors = errors[owner]
+    return columns_of(task.labels, names, rows, ids[owner] >= 0, predicted, errors)
+
+
+def columns_of(
+    labels: str,
+    names: Sequence[str],
+    rows: NewRows,
+    known: np.ndarray,
+    predicted: np.ndarray,
+    errors: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """Returns the columns [n] of predictions, as in `Trained.predict`.
+
+    Args:
+      labels: The task of the labels.
+      names: The names of the outputs.
+      rows: The rows.
+      known: [n] bool, whether each row's client has a model of its own.
+      predicted: [n, outputs].
+      errors: [n, outputs] of quantities and counts, None if no client was tested.
+    """
+    about = {ROW: rows.numbers, CLIENT: rows.clients, KNOWN: known}
+    if labels in (CLASSIFICATION, MULTI_LABEL):
+        if labels == CLASSIFICATION:
             about["prediction"] = np.array(names, object)[np.nanargmax(predicted, axis=1)]
         return about | {f"probability_{one}": predicted[:, k] for k, one in enumerate(names)}
-    errors = np.full((len(ids), outputs), np.nan)
-    errors[ids >= 0] = _test_errors(simulation, ids[ids >= 0], name)
     for k, one in enumerate(names):
-        of_output = f"_{one}" if outputs > 1 else ""
+        of_output = f"_{one}" if len(names) > 1 else ""
         about[f"prediction{of_output}"] = predicted[:, k]
-        about[f"test_error{of_output}"] = errors[owner, k]
+        if errors is not None:
+            about[f"test_error{of_output}"] = errors[:, k]
     return about
 
 
