@@ -54,6 +54,13 @@ def model_with(rows, global_classes):
     return models.SplitModel(body, rows, seed=3, num_global_classes=global_classes)
 
 
+@functools.cache
+def personal_model(names):
+    """The tiny network with personal weights."""
+    body = models.mlp((INPUTS,), seed=3, units=FEATURES)
+    return models.SplitModel(body, 3, seed=3, personal=names)
+
+
 def rounds_of(simulation):
     """Yields each round's number and participants; the caller runs it."""
     for number in range(1, ROUNDS + 1):

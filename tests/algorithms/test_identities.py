@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.algorithms.mini_batches import ROUNDS, flat, simulation_of
+from tests.algorithms.mini_batches import ROUNDS, flat, personal_model, simulation_of
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import built, make_clients
 from tests.methods import by_task, each_of
 from tests.oracles import network
 from tf_pflego import algorithms
+from tf_pflego.core.algorithm import Weights
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -27,17 +28,18 @@ from tf_pflego.simulation.simulation import Simulation
 TOLERANCE = 2e-6
 
 
-def joint_gradient(data, theta, heads):
-    """The gradient of L in theta and in every W_i, float64."""
+def joint_gradient(data, parts, theta, own):
+    """The gradient of L in the shared theta and in what each client has, [*personal, W_i]."""
     alpha = data.train.sizes / data.train.sizes.sum()
-    g_theta, g_heads = [np.zeros_like(w) for w in theta], {}
+    g_theta, g_own = [np.zeros_like(w) for w in theta], {}
     for client in range(data.num_clients):
-        g, g_heads[client] = network.gradients(
-            theta, heads[client], *network.of_client(data.train, client)
-        )
-        g_theta = [total + alpha[client] * part for total, part in zip(g_theta, g, strict=True)]
-        g_heads[client] = alpha[client] * g_heads[client]
-    return g_theta, g_heads
+        body = parts.joined(Weights(theta, own[client][-1]), own[client][:-1])
+        of_body, of_head = network.gradients(*body, *network.of_client(data.train, client))
+        of_shared, of_personal = parts.split(Weights(of_body, of_head))
+        pairs = zip(g_theta, of_shared.theta, strict=True)
+        g_theta = [total + alpha[client] * part for total, part in pairs]
+        g_own[client] = [alpha[client] * part for part in (*of_personal, of_head)]
+    return g_theta, g_own
 
 
 class Chosen(Participation):
@@ -62,6 +64,11 @@ def test_with_drop_outs_the_mean_over_all_that_may_happen_is_the_gradient(tiny_m
     assert_mean_is_the_gradient(tiny_model, data, 2, 0.3)
 
 
+def test_the_mean_is_the_gradient_if_weights_of_the_body_are_personal(tiny_clients):
+    """Each client has biases of its own below the head, and all share the kernel."""
+    assert_mean_is_the_gradient(personal_model("bias"), tiny_clients, 2)
+
+
 def assert_mean_is_the_gradient(model, data, r, rate=0.0):
     """All subsets of r clients are equally likely.
 
@@ -75,11 +82,10 @@ def assert_mean_is_the_gradient(model, data, r, rate=0.0):
     simulation = Simulation(algorithm, data, drawn, "in_process", seed=5)
     everybody = range(data.num_clients)
     start, states = simulation.server_state, simulation.client_states(everybody)
-    theta = [np.asarray(w, np.float64) for w in start.theta]
-    heads = {k: np.float64(states.head[k, :count]) for k, count in enumerate(data.num_classes)}
-    g_theta, g_heads = joint_gradient(data, theta, heads)
-    mean_theta = [np.zeros_like(w) for w in theta]
-    mean_heads, total = {k: np.zeros_like(w) for k, w in heads.items()}, 0.0
+    theta, own = [np.asarray(w, np.float64) for w in start.theta], own_weights(states, data)
+    g_theta, g_own = joint_gradient(data, model.parts, theta, own)
+    mean_theta, total = [np.zeros_like(w) for w in theta], 0.0
+    mean_own = {k: [np.zeros_like(w) for w in one] for k, one in own.items()}
     subsets = list(itertools.combinations(everybody, r))
     for subset in subsets:
         for reports in itertools.product((True, False) if rate else (True,), repeat=r):
@@ -94,14 +100,24 @@ def assert_mean_is_the_gradient(model, data, r, rate=0.0):
             after = simulation.server_state.theta
             for mean, w, before in zip(mean_theta, after, theta, strict=True):
                 mean += share * (before - np.asarray(w, np.float64))
-            moved = simulation.client_states(everybody).head
-            for client, classes in enumerate(data.num_classes):
-                mean_heads[client] += share * (heads[client] - moved[client, :classes])
+            moved = own_weights(simulation.client_states(everybody), data)
+            for client, means in mean_own.items():
+                for mean, before, after in zip(means, own[client], moved[client], strict=True):
+                    mean += share * (before - after)
             if not survivors:
                 assert_identical(simulation.server_state.theta, theta)
     assert total == pytest.approx(1)
     assert_near(mean_theta, g_theta, atol=TOLERANCE)
-    assert_near(mean_heads.values(), g_heads.values(), atol=TOLERANCE)
+    for client, means in mean_own.items():
+        assert_near(means, g_own[client], atol=TOLERANCE)
+
+
+def own_weights(states, data):
+    """What each client of PFLEGO has, [*personal, W_i] with its rows alone, float64."""
+    return {
+        k: [*(np.float64(leaf[k]) for leaf in states.personal), np.float64(states.head[k, :count])]
+        for k, count in enumerate(data.num_classes)
+    }
 
 
 def largest_difference(first, second):

@@ -115,7 +115,7 @@ def test_blocks_that_are_kept_pass_forward_once(conv_model, keep, passes):
     assert calls_with_convolutions(conv_model) == 1
     assert calls_with_convolutions(conv_model.in_blocks(keep=keep)) == passes
     of_a_loop = SplitModel(sequential((5, 3), layers.SimpleRNN(4)), 2)
-    assert of_a_loop._saved_bytes_per_example() == np.inf  # It is never kept.
+    assert of_a_loop._body.saved_bytes() == np.inf  # It is never kept.
 
 
 def test_loss_in_blocks_passes_each_block_backward_once(tiny_model):

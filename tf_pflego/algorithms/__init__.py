@@ -105,12 +105,21 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
             f"`algorithm` {method.name} must return an `Algorithm`; got "
             f"{type(algorithm).__name__}. Return one from it."
         )
-    if not model.has_statistics:
-        return algorithm
-    return dataclasses.replace(
-        algorithm,
-        served={name: _with_statistics(one) for name, one in algorithm.served.items()},
-    )
+    if model.parts.any_personal and not algorithm.keeps_personal:
+        raise ValueError(
+            f"`personal` must be empty for {method.name}, which has one owner for all weights of a "
+            "body, not some that clients share and others that each keeps. Leave it out, or choose "
+            "fedavg, fedper, fedrep or pflego."
+        )
+    served = algorithm.served
+    if model.has_statistics:
+        served = {name: _with_statistics(one) for name, one in served.items()}
+    if (
+        algorithm.keeps_personal and algorithm.model.parts.any_personal
+    ):  # No rule for a head alone trains them.
+        pairs = served.items()
+        served = {name: dataclasses.replace(one, personalize=None) for name, one in pairs}
+    return dataclasses.replace(algorithm, served=served)
 
 
 def _with_statistics(served):

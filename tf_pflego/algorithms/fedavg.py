@@ -31,7 +31,8 @@ Differences from the paper: steps are full-batch unless a batch size is given. T
 from Glorot's uniform distribution, with zero bias. The paper's networks have no batch
 normalisation. If a body has it, a client predicts with the statistics of its own examples or, if
 they are shared, with the mean of the participants' statistics under their trained copies. A client
-with fine-tuning always predicts with the statistics of its own examples.
+with fine-tuning always predicts with the statistics of its own examples. Personal weights of the
+body, if the model has any, are trained with the others, and client i keeps them.
 """
 
 import dataclasses
@@ -84,17 +85,22 @@ def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
             "none to share; got shared. Leave it out."
         )
 
-    def client_update(sent, state, client, round_):
-        weights = config.minimize(model.loss, model.without_statistics(sent), client)
+    def client_update(sent, personal, client, round_):
+        start = model.without_statistics(model.parts.joined(sent, personal))
+        weights = config.minimize(model.loss, start, client)
         if shares_statistics:
             weights = model.with_statistics(weights, client)
-        return ClientResult(weights, averaged=nests.subtract(weights, sent))
+        moved, personal = model.parts.split(weights)
+        return ClientResult(weights, personal, averaged=nests.subtract(moved, sent))
 
     def shared(weights):
         return model.with_first_statistics(weights) if shares_statistics else weights
 
-    served = {"generic": config.served(model)}
-    return average("fedavg", model, config, client_update, shared, served=served)
+    def network(server, personal):
+        return model.parts.joined(server.weights, personal)
+
+    fields: dict = {"served": {"generic": config.served(model, network)}, "keeps_personal": True}
+    return average("fedavg", model, config, client_update, shared, **fields)
 
 
 def average(
@@ -108,14 +114,14 @@ def average(
 ) -> Algorithm:
     """Returns a method with a server that sends weights, and follows the mean of the uploads.
 
-    The server sends the `shared` part of the model's weights, and `client_update` receives it. The
-    server then follows the `move` that it computes from the mean upload. The `fields` go to
-    `Algorithm.with_one_exchange`.
+    The server sends the `shared` part of the model's weights without personal ones, which are the
+    clients' first state, and `client_update` receives it. The server then follows the `move` that
+    it computes from the mean upload. The `fields` go to `Algorithm.with_one_exchange`.
     """
     optimizer = config.server()
 
     def init_server(federation):
-        weights = shared(model.initial_weights())
+        weights = shared(model.parts.split(model.initial_weights())[0])
         return SharedState(weights, optimizer.init(weights))
 
     def broadcast(server, round_):
@@ -131,5 +137,5 @@ def average(
         broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
-        **fields,
+        **{"init_client": lambda *_: model.initial_personal()} | fields,
     )

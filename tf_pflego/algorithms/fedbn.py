@@ -16,23 +16,22 @@ examples under these. The server keeps w, and client i keeps b_i.
 
   paper        here                        shape
   w            SharedState.weights         the other weights of the body, and the classifier
-  gamma, beta  ClientState.normalization   list of the scales and offsets, b_i
+  gamma, beta  the client's state          tuple of the scales and offsets, b_i
   E            local_epochs                where batch_size is not 0
 
 Differences from the paper: its mean over clients is plain, as with client_weights=uniform here. Its
 statistics are moving averages over the batches of the local training, which the server's average
 then makes stale. Here new clients have them too. Steps are full-batch unless a batch size is given.
-Without trained batch normalisation, this is FedAvg.
+Without trained batch normalisation, this is FedAvg. Further personal weights of a body join b_i.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
 from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
+from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.local_training import StepsOrMiniBatches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split_model import SplitModel
@@ -43,40 +42,18 @@ class FedBnConfig(AveragingServer, StepsOrMiniBatches):
     """Hyper-parameters of FedBN."""
 
 
-class ClientState(NamedTuple):
-    """The state that client i keeps."""
-
-    normalization: list  # b_i, the scales and offsets in the order of theta
-
-
 def build_fedbn(model: SplitModel, config: FedBnConfig) -> Algorithm:
     """Returns FedBN for `model`."""
-    model = model.with_shared_classifier()
+    model = model.with_shared_classifier().with_personal_normalization()
 
-    def split(weights):
-        """Returns the shared weights, and the weights of batch normalisation."""
-        parts: tuple[list, list] = [], []
-        for leaf, is_normalizing in zip(weights.theta, model.is_normalizing, strict=True):
-            parts[is_normalizing].append(leaf)
-        return Weights(parts[False], weights.head), parts[True]
+    def client_update(sent, normalization, client, round_):
+        start = model.parts.joined(sent, normalization)
+        weights = config.minimize(model.loss, start, client)
+        shared, normalization = model.parts.split(weights)
+        return ClientResult(weights, normalization, averaged=nests.subtract(shared, sent))
 
-    def joined(shared, state):
-        parts = iter(shared.theta), iter(state.normalization)
-        theta = [next(parts[is_normalizing]) for is_normalizing in model.is_normalizing]
-        return Weights(theta, shared.head)
+    def personal_model(server, normalization):
+        return model.parts.joined(server.weights, normalization)
 
-    def client_update(sent, state, client, round_):
-        weights = config.minimize(model.loss, joined(sent, state), client)
-        shared, normalization = split(weights)
-        moved = nests.subtract(shared, sent)
-        return ClientResult(weights, ClientState(normalization), averaged=moved)
-
-    def init_client(server, seed, classes):
-        return ClientState(split(model.initial_weights())[1])
-
-    def personal_model(server, client):
-        return joined(server.weights, client)
-
-    served = {"personalized": personal_model}
-    fields: dict = {"init_client": init_client, "served": served}
-    return average("fedbn", model, config, client_update, lambda w: split(w)[0], **fields)
+    fields: dict = {"served": {"personalized": personal_model}, "keeps_personal": True}
+    return average("fedbn", model, config, client_update, **fields)

@@ -21,14 +21,15 @@ Served: the newest theta with the last W_i (Algorithm 2). The server keeps theta
   beta     client_learning_rate
 
 Differences from the paper: steps are full-batch unless a batch size is given, and heads start from
-Uniform[0, 1), as in PFLEGO, or from 0 where labels are no classes.
+Uniform[0, 1), as in PFLEGO, or from 0 where labels are no classes. Personal weights of the body, if
+the model has any, are trained with W_i and stay with it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -50,6 +51,7 @@ class HeadState(NamedTuple):
     """The state that client i keeps if its head stays with it."""
 
     head: tf.Tensor  # [K, M + 1] float32, W_i
+    personal: tuple = ()  # the personal weights of the body
 
 
 def build_fedper(model: SplitModel, config: FedPerConfig) -> Algorithm:
@@ -58,7 +60,7 @@ def build_fedper(model: SplitModel, config: FedPerConfig) -> Algorithm:
     def local_update(weights, client):
         return config.minimize(model.loss, weights, client)
 
-    return average_body("fedper", model, config, local_update)
+    return average_body("fedper", model, config, local_update, keeps_personal=True)
 
 
 def average_body(
@@ -67,27 +69,31 @@ def average_body(
     config: AveragingServer,
     local_update: Callable[[Weights, Client], Weights],
     personalize: Rule | None = None,
+    **fields: Any,
 ) -> Algorithm:
     """Returns a method that averages the body, while each client's head stays with it.
 
     `local_update` takes the server's theta with the client's head, and returns both as they are
-    after the client's local training. Heads start as in PFLEGO.
+    after the client's local training. Heads start as in PFLEGO. The `fields` go to `average`.
     """
 
     def client_update(sent, state, client, round_):
-        weights = local_update(Weights(sent, state.head), client)
-        moved = nests.subtract(weights.theta, sent)
-        return ClientResult(weights, HeadState(weights.head), averaged=moved)
+        weights = local_update(
+            model.parts.joined(Weights(sent, state.head), state.personal), client
+        )
+        shared, personal = model.parts.split(weights)
+        moved = nests.subtract(shared.theta, sent)
+        return ClientResult(weights, HeadState(weights.head, personal), averaged=moved)
 
     def init_client(server, seed, classes):
-        return HeadState(model.uniform_head(seed, classes))
+        return HeadState(model.uniform_head(seed, classes), model.initial_personal())
 
     def personal_model(server, client):
-        return Weights(server.weights, client.head)
+        return model.parts.joined(Weights(server.weights, client.head), client.personal)
 
     def with_head(server, client, head):
-        return HeadState(head)
+        return client._replace(head=head)
 
     served = Served(personal_model, model.predict, None, personalize, with_head)
-    fields: dict = {"init_client": init_client, "served": {"personalized": served}}
+    fields |= {"init_client": init_client, "served": {"personalized": served}}
     return average(name, model, config, client_update, lambda w: w.theta, **fields)

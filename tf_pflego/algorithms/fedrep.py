@@ -28,6 +28,7 @@ absentees. The server keeps theta, and client i keeps W_i.
 
 Differences from the paper: steps are full-batch unless a batch size is given, and heads start from
 Uniform[0, 1), as in the methods that it is compared with, or from 0 where labels are no classes.
+Personal weights of the body, if the model has any, are trained in step 3, and stay with W_i.
 """
 
 import dataclasses
@@ -86,4 +87,5 @@ def build_fedrep(model: SplitModel, config: FedRepConfig) -> Algorithm:
 
         return Weights(config.minimize(loss, weights.theta, client, body_passes), head)
 
-    return average_body("fedrep", model, config, local_update, HeadRule(model))
+    rule = HeadRule(model)
+    return average_body("fedrep", model, config, local_update, rule, keeps_personal=True)

@@ -40,6 +40,11 @@ norm of its head (`head_penalty`). In any case step 3 does not raise the client'
 `models.heads.solvers`. Heads start from 0 if labels are no classes. rho may fall over the rounds
 (`server_schedule`), for the head's last step and for theta's step, since both are one step in
 Proposition 1. The limit of an automatic beta does not fall.
+
+If the body has personal weights P_i, they stay with W_i. Steps 3 and 4 then move both jointly.
+Since P_i changes phi_i, a round takes tau + 1 passes forward and tau backward instead of one of
+each. Step 3 is gd, momentum or adam of a given rate, and is dropped if the loss has risen. W_i and
+P_i depend only on client i, as W_i did: Proposition 1 holds.
 """
 
 from __future__ import annotations
@@ -79,6 +84,7 @@ class ClientState(NamedTuple):
     """The state that client i keeps."""
 
     head: tf.Tensor  # [K, M + 1] float32, W_i
+    personal: tuple = ()  # P_i, the personal weights of the body
 
 
 def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
@@ -86,36 +92,45 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
     optimizer = config.server()
 
     def init_server(federation):
-        theta = model.initial_weights().theta
+        theta = model.parts.split(model.initial_weights())[0].theta
         return ServerState(theta, optimizer.init(theta))
 
     def init_client(server, seed, classes):
-        return ClientState(model.uniform_head(seed, classes))
+        return ClientState(model.uniform_head(seed, classes), model.initial_personal())
+
+    def served_weights(theta, state):
+        return model.parts.joined(Weights(theta, state.head), state.personal)
 
     def broadcast(server, round_):
         return server.theta
 
     def client_update(theta, state, client, round_):
-        features, pull_back = model.features_and_pull_back(theta, client)
+        start, steps = served_weights(theta, state), config.local_steps - 1
+        if model.parts.any_personal:
+            start, steps = config.train_personal(model, start, client, steps), 0
+        features, pull_back = model.features_and_pull_back(start.theta, client)
         loss = model.head_objective(features, client, config.head_penalty)
         largest_rate = config.server_learning_rate * round_.participation_scale
-        head = config.train_head(loss, state.head, config.local_steps - 1, largest_rate)
+        head = config.train_head(loss, start.head, steps, largest_rate)
         g_head, g_features = loss.gradients(head, client.client_weight)
         last_rate = optimizer.rate(round_) * round_.participation_scale
         if config.head_step_scale == "exact":
             last_rate *= client.client_weight
+        g_theta, g_personal = model.parts.split(Weights(pull_back(g_features), g_head))
         head -= last_rate * g_head
-        return ClientResult(Weights(theta, head), ClientState(head), summed=pull_back(g_features))
+        slope = nests.scale(last_rate / client.client_weight, g_personal)
+        state = ClientState(head, nests.subtract(model.parts.split(start)[1], slope))
+        return ClientResult(served_weights(theta, state), state, summed=g_theta.theta)
 
     def server_update(server, uploads, round_):
         gradient = nests.scale(round_.participation_scale, uploads.summed)
         return ServerState(*optimizer.apply(gradient, server.optimizer, server.theta, round_))
 
     def personal_model(server, client):
-        return Weights(server.theta, client.head)
+        return served_weights(server.theta, client)
 
     def with_head(server, client, head):
-        return ClientState(head)
+        return client._replace(head=head)
 
     served = Served(personal_model, model.predict, None, config.head_rule(model), with_head)
     algorithm = Algorithm.with_one_exchange(
@@ -127,5 +142,6 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
         client_update=client_update,
         server_update=server_update,
         served={"personalized": served},
+        keeps_personal=True,
     )
     return config.of_each_round(algorithm)

@@ -238,6 +238,7 @@ class Algorithm(ByValue):
       exchanges: The exchanges of a round, in order.
       served: The models for clients' predictions, by name. `ClientResult.weights` and metrics
         without the name of a model belong to the first.
+      keeps_personal: Whether clients keep the personal weights of the model's body, if it has any.
       uses_global_classes: Whether it uses the global classes of the rows of a client's head. Then
         the clients' classes must be below the model's `num_global_classes`.
       measures: (server_state) -> numbers by name, for the record of a round.
@@ -251,6 +252,7 @@ class Algorithm(ByValue):
     init_client: Callable[[Structure, tf.Tensor, tf.Tensor], Structure] = no_client_state
     exchanges: tuple[Exchange, ...]
     served: Mapping[str, Served]
+    keeps_personal: bool = False
     uses_global_classes: bool = False
     measures: Callable[[Structure], Mapping[str, float]] = lambda server_state: {}
     published: Callable[[Structure], Structure] = lambda server_state: server_state

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from tf_pflego.core import nests, settings
+from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import gradient, loop
 from tf_pflego.models.heads.objective import HeadObjective
@@ -37,8 +37,9 @@ def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
     """Returns a function for on-device training of body and head, from all examples of a client.
 
     The rule is the head's, over features that are computed once. Without a rule, gradient steps
-    move the whole network. They have no automatic learning rate: with a rate of 0 nothing moves.
-    Without a seed the body is in inference mode.
+    move the whole network, or only the head and personal weights of the body if there are any. They
+    have no automatic learning rate: with a rate of 0 nothing moves. Without a seed the body is in
+    inference mode.
     """
 
     def network_steps(weights, client, steps, learning_rate):
@@ -46,7 +47,11 @@ def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
 
         def step(k, weights):
             slope = gradient(lambda weights: model.loss(weights, client), weights)
-            return nests.subtract(weights, nests.scale(learning_rate, slope))
+            learnt = nests.subtract(weights, nests.scale(learning_rate, slope))
+            if not model.parts.any_personal:
+                return learnt
+            shared, personal = model.parts.split(weights)[0], model.parts.split(learnt)[1]
+            return model.parts.joined(shared._replace(head=learnt.head), personal)
 
         return loop(step, weights, steps)
 
@@ -96,8 +101,55 @@ class HeadTraining(settings.HyperParameters):
             rate = automatic_rate(objective, head, self.head_solver, largest_rate)
         return solve(objective, head, steps, self.head_solver, rate)
 
+    def train_personal(
+        self, model: SplitModel, weights: Weights, client: Client, steps: int
+    ) -> Weights:
+        """Returns the weights after joint steps on the head and the body's personal weights.
+
+        Each step takes a pass forward and backward, and one more forward shows whether the loss has
+        risen. If so, the weights stay as they are.
+        """
+        if not steps:
+            return weights
+        shared, personal = model.parts.split(weights)
+        momentum = optimizers.MOMENTUM if self.head_solver == "momentum" else 0.0
+        optimizer = optimizers.sgd(self.client_learning_rate, momentum)
+        if self.head_solver == "adam":
+            optimizer = optimizers.adam(self.client_learning_rate)
+
+        def network(head, personal):
+            return model.parts.joined(shared._replace(head=head), personal)
+
+        def objective(moved):
+            features, pull_back = model.features_and_pull_back(network(*moved).theta, client)
+            return model.head_objective(features, client, self.head_penalty), pull_back
+
+        def step(k, carry):
+            moved, state, started = carry
+            loss, pull_back = objective(moved)
+            g_head, g_features = loss.gradients(moved[0], 1.0)
+            g_personal = model.parts.split(Weights(pull_back(g_features), g_head))[1]
+            started = tf.where(k == 0, loss.loss(moved[0]), started)
+            return *optimizer.apply((g_head, g_personal), state, moved), started
+
+        start = shared.head, personal
+        moved, _, started = loop(step, (start, optimizer.init(start), tf.zeros([])), steps)
+        # The comparison is false also if the loss is not a number.
+        falls = objective(moved)[0].loss(moved[0]) <= started
+        return network(
+            *tf.nest.map_structure(lambda new, old: tf.where(falls, new, old), moved, start)
+        )
+
     def head_rule(self, model: SplitModel) -> Rule:
         """Returns the rule for on-device training of a client's head: the same solver."""
+        takes_steps = self.head_solver in WITH_RATE and self.client_learning_rate != "auto"
+        if model.parts.any_personal and not takes_steps:
+            raise ValueError(
+                "`head_solver` must be gd, momentum or adam, with a number as "
+                "`client_learning_rate`, for personal weights of a body, which change the features "
+                f"of a head; got {self.head_solver} with {self.client_learning_rate}. Choose them, "
+                "or leave out `personal`."
+            )
         if self.head_solver == "exact" and not model.task.outputs_first.is_quadratic:
             raise ValueError(
                 "`head_solver` must be gd, momentum, adam or newton for a task whose loss is not "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,9 +18,9 @@ from tf_pflego.core.tasks import CLASSIFICATION, Task, flat, task_of
 from tf_pflego.models import blocks
 from tf_pflego.models.body.body import Body
 from tf_pflego.models.body.lookups import Strange
-from tf_pflego.models.body.trace import bytes_per_example
 from tf_pflego.models.heads import head as head_lib
 from tf_pflego.models.heads.objective import HeadObjective
+from tf_pflego.models.parts import Parts, of_body
 from tf_pflego.system import texts, values
 
 # Activations of a block stay in the cache that the cores share.
@@ -46,6 +45,8 @@ class SplitModel:
       task: The task of the heads: classification, multi_label, regression, counts or a `Task`.
       statistics: The statistics of a test, with the shown statistic first; by default the task's,
         and for positions of sequences accuracy and perplexity.
+      personal: Names of layers and weights of the body, as in "lora_*,norm", for weights that stay
+        with each client and are trained with its head; see `parts.of_body`.
 
     Attributes:
       num_classes: K, of any task.
@@ -54,6 +55,7 @@ class SplitModel:
       class_mask: Whether a client predicts only among its classes; see `with_class_mask`.
       theta_names: Names of the body's trainable weights.
       initial_theta: Their values, a list of float32 arrays.
+      parts: The owners of these weights, `Parts`.
       num_features: M.
       positions: (T,) if heads predict for each of T positions of a sequence; else ().
       seed: Seed of all random values for the model except theta_0.
@@ -77,6 +79,7 @@ class SplitModel:
         num_global_classes: int | None = None,
         task: str | Task = "classification",
         statistics: Sequence[str | Statistic] = (),
+        personal: str = "",
     ):
         self.num_classes = values.whole("num_outputs", num_outputs, 1)
         self.task = task_of(task, statistics)
@@ -93,6 +96,7 @@ class SplitModel:
         self.example_dtype = self._body.example_dtype
         self.theta_names = self._body.theta_names
         self.initial_theta = self._body.initial_theta
+        self.parts = of_body(body, personal)
         self.num_features = self._body.num_features
         self.positions = self._body.positions
         if self.positions and not self.task.has_classes:
@@ -132,16 +136,7 @@ class SplitModel:
         at_once = min(os.cpu_count() or 1, num_clients) * int(num_examples)
         if at_once * self.activation_bytes_per_example <= gigabytes * 2**30:
             return self
-        return self.in_blocks(keep=at_once * self._saved_bytes_per_example() <= gigabytes * 2**30)
-
-    def _saved_bytes_per_example(self):
-        """Returns the bytes that a backward pass needs per example, or infinity if unknown."""
-        for spec in self._body.saved_specs:
-            # A variant is a loop's state, such as a recurrent layer's.
-            known = spec.shape.rank is not None and spec.dtype != tf.variant
-            if not known or spec.shape.as_list().count(None) > 1:
-                return math.inf
-        return bytes_per_example(self._body.saved_specs)
+        return self.in_blocks(keep=at_once * self._body.saved_bytes() <= gigabytes * 2**30)
 
     def in_blocks(self, block_bytes: int = _BLOCK_BYTES, keep: bool = False) -> SplitModel:
         """Returns the same model for clients with activations larger than the memory.
@@ -179,10 +174,10 @@ class SplitModel:
         """Whether predictions need statistics of batch normalisation in theta."""
         return bool(self._body.first_statistics)
 
-    @property
-    def is_normalizing(self) -> list[bool]:
-        """For each weight of theta, whether it is a scale or offset of live batch normalisation."""
-        return self._body.is_normalizing
+    def with_personal_normalization(self) -> SplitModel:
+        """Returns the model with personal scales and offsets of trained batch normalisation."""
+        pairs = zip(self.parts.is_personal, self._body.is_normalizing, strict=True)
+        return self._with(parts=Parts(tuple(any(pair) for pair in pairs)))
 
     def statistics(self, theta: Sequence[tf.Tensor], client: Client) -> list[tf.Tensor]:
         """Returns the means and variances of a client's examples in one pass."""
@@ -195,14 +190,14 @@ class SplitModel:
 
     def without_statistics(self, weights: Weights) -> Weights:
         """Returns weights for training, where each batch has its own statistics."""
-        return weights._replace(theta=weights.theta[: len(self.is_normalizing)])
+        return weights._replace(theta=weights.theta[: len(self.parts.is_personal)])
 
     def with_statistics(self, weights: Structure, client: Client) -> Structure:
         """Returns weights with statistics, of the client's examples if they have none yet.
 
         Clients thereby adapt the served weights to their examples; see `Served.fine_tune`.
         """
-        if not isinstance(weights, Weights) or len(weights.theta) > len(self.is_normalizing):
+        if not isinstance(weights, Weights) or len(weights.theta) > len(self.parts.is_personal):
             return weights
         statistics = self.statistics(weights.theta, client)
         return weights._replace(theta=[*weights.theta, *statistics])
@@ -235,6 +230,7 @@ class SplitModel:
             "example_dtype": body.example_dtype,
             "num_features": body.num_features,
             "activation_bytes_per_example": body.bytes_per_example,
+            "parts": self.parts.of_more(len(body.initial_theta)),
         }
         return self._with(_body=body, _features=body, **changes)
 
@@ -252,12 +248,17 @@ class SplitModel:
     def form(self) -> tuple:
         """The parts that a run determines, except body and start; see `without_start`."""
         rows = self.num_classes, self.num_global_classes, self.class_mask
-        return *rows, self._block, self._keeps, self.task
+        return *rows, self._block, self._keeps, self.task, self.parts
 
     def initial_weights(self) -> Weights:
         """Returns theta_0 and a classifier of Glorot's uniform distribution with zero bias."""
         theta = [tf.constant(w) for w in self.initial_theta]
         return Weights(theta, head_lib.glorot(self.seed, self.num_classes, self.num_features))
+
+    def initial_personal(self) -> tuple[tf.Tensor, ...]:
+        """Returns the personal weights of theta_0."""
+        personal = self.parts.split(Weights(self.initial_theta, ()))[1]
+        return tuple(map(tf.constant, personal))
 
     def uniform_head(self, seed: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
         """Returns the first head [K, M + 1] of a client with `classes` [K].

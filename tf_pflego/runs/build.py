@@ -170,6 +170,7 @@ def network_model(settings: RunConfig, facts: ModelFacts) -> models.SplitModel:
         settings.seed,
         num_global_classes=facts.num_global_classes,
         task=facts.task,
+        personal=settings.personal,
     )
     if facts.task == tasks.REGRESSION:
         return model.for_task(tasks.regression(settings.huber_delta))

@@ -57,6 +57,11 @@ class MethodSettings:
         f"body of the model: {', '.join(networks.NETWORKS)}, FILE.keras for one of your own, auto "
         "for the dataset's own",
     )
+    personal: str = _alike(
+        "",
+        "layers and weights of the network that stay with each client, and are trained with its "
+        "head: their names, as in adapter,lora_*",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

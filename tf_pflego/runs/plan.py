@@ -124,11 +124,12 @@ class Plan:
         if model is not None:
             remedy = "Make one: `SplitModel(body, num_outputs)`."
             values.instance("model", model, SplitModel, remedy)
-            if settings.network != "auto":
-                raise ValueError(
-                    f"`network` must be left out where `model` is given; got {settings.network}. "
-                    "Leave out one of them."
-                )
+            for name, default in (("network", "auto"), ("personal", "")):
+                if (got := getattr(settings, name)) != default:
+                    raise ValueError(
+                        f"`{name}` must be left out where `model` is given; got "
+                        f"{got}. Leave out one of them."
+                    )
         statistic_names.learn(self.own_statistics)
 
     def but(self, **settings: Any) -> "Plan":

@@ -16,6 +16,7 @@ body that has a loop in it, as recurrent layers have.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,6 +95,15 @@ class Body:
     def example(self) -> tf.TensorSpec:
         """The spec of a batch of examples."""
         return tf.TensorSpec([None, *self.example_shape], self.example_dtype)
+
+    def saved_bytes(self) -> float:
+        """Returns the bytes that a backward pass needs per example, or infinity if unknown."""
+        for spec in self.saved_specs:
+            # A variant is a loop's state, such as a recurrent layer's.
+            known = spec.shape.rank is not None and spec.dtype != tf.variant
+            if not known or spec.shape.as_list().count(None) > 1:
+                return math.inf
+        return trace.bytes_per_example(self.saved_specs)
 
     @property
     def is_live(self) -> bool:
