@@ -124,7 +124,7 @@ def test_clients_and_classes_are_shown_by_their_names(tmp_path):
     cells = [row[3].replace("\N{NO-BREAK SPACE}", "_") for row in clients["rows"]]
     own = ["cat", "<b>$x$_dog", f"{12 * 'c'}…{11 * 'c'}", r"bell\x07"]
     assert cells == [f"{number}:_{name}, 4:_gnu" for number, name in enumerate(own)]
-    figure = text[text.index("4 clients hold") : text.index("One row per client")]
+    figure = text[text.rindex("Who holds what") : text.index("One row per client")]
     for name in (*NAMES, "cat", "<b>$x$ dog", "cccccccc…ccccccc", "gnu"):
         assert f" {name} " in figure
     assert "c" * 30 not in text

@@ -30,7 +30,8 @@ def test_where_lower_is_better_a_page_says_so(tmp_path, without_pictures):
     (paths[1] / "clients.csv").write_text("\n".join(lines) + "\n")
     page = page_of(paths, tmp_path / "r.html")
     text = text_of(re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL))
-    assert "is lowest for fedavg (second) with 10.00, followed by fedavg (first) with 12.50" in text
+    lowest = "fedavg (second) has the lowest test mean absolute error, 10.00"
+    assert f"{lowest} , followed by fedavg (first) with 12.50." in text
     assert f"worst tenth {np.mean((32, 33, 40)):#.4g}, median 22.00" in page
     assert "24 clients gained, 1 lost" in page and "the further left, the better" in text
     assert 'id="filter-class"' not in page and ">classes</th>" not in page  # Quantities have none.

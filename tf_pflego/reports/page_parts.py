@@ -105,21 +105,24 @@ class Runs:
             self._drawn += 1
             figure = draw(self, size, *arguments)
             pictures[width] = figures.svg_of(figure, f"{self._key}{self._drawn}", description)
-        legend: list[dict[str, Any]] = [
-            {
-                "label": one.label + (f" ({len(one.runs)} seeds)" if len(one.runs) > 1 else ""),
-                "color": f"var(--s{one.number % len(figures.COLORS)})",
-                "width": figures.LINE_WIDTHS[one.marked],
-                "dashes": " ".join(map(str, figures.DASHES[one.number % len(figures.DASHES)])),
-                "mark": _MARKS[figures.MARKERS[one.number % len(figures.MARKERS)]],
-            }
-            for one in series
-            if one.number != figures.FADED
-        ]
-        if len(legend) < len(series):
-            others = {"label": f"{len(series) - len(legend)} others", "color": figures.GREY}
-            legend.append({**others, "width": 1, "dashes": "", "mark": ""})
+        legend = [look_of(one) for one in series if one.number != figures.FADED]
+        if others := [look_of(one) for one in series if one.number == figures.FADED]:
+            legend.append(others[0] | {"label": f"{len(others)} others"})
         return {"pictures": pictures, "legend": legend}
+
+
+def look_of(one: Series) -> dict[str, Any]:
+    """Returns the label of a series, and how a legend draws its line."""
+    label = one.label + (f" ({len(one.runs)} seeds)" if len(one.runs) > 1 else "")
+    if one.number == figures.FADED:
+        return {"label": label, "color": figures.GREY, "width": 1, "dashes": "", "mark": ""}
+    return {
+        "label": label,
+        "color": f"var(--s{one.number % len(figures.COLORS)})",
+        "width": figures.LINE_WIDTHS[one.marked],
+        "dashes": " ".join(map(str, figures.DASHES[one.number % len(figures.DASHES)])),
+        "mark": _MARKS[figures.MARKERS[one.number % len(figures.MARKERS)]],
+    }
 
 
 class Table(NamedTuple):

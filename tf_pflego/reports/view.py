@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.core.statistic_names import of_metric
+from tf_pflego.core.statistic_names import Metric, of_metric
 from tf_pflego.reports import charts, client_sections, figures, metrics, series
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, tidy
-from tf_pflego.reports.page_parts import NOT_REACHED, Runs, Table
+from tf_pflego.reports.page_parts import NOT_REACHED, Runs, Table, look_of
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.runs.decline import remark
 from tf_pflego.simulation.records import (
@@ -26,6 +26,7 @@ from tf_pflego.simulation.records import (
 )
 
 _MOST_METHODS_IN_TITLE = 6
+_MOST_CARDS = 4
 _ROWS_OF_NUMBERS = 12
 _MOST_STATEMENTS = 4
 _TARGET_MARGIN = 0.05
@@ -37,8 +38,8 @@ def page_of(all_runs: Sequence[ReportedRun], reference: ReportedRun) -> dict[str
     runs = Runs(all_runs, reference)
     target, table = _target(runs), client_sections.table(runs)
     sections = {
-        "runs": ("The runs", _overview(runs)),
         "curves": ("Training", _curves(runs)),
+        "runs": ("The runs", _overview(runs)),
         "privacy": ("Privacy", _privacy(runs)),
         "target": (f"Cost to a target {runs.first.title}", target),
         "clients": ("Clients at the end", client_sections.distribution(runs)),
@@ -78,7 +79,10 @@ def _numbers_of_clients(runs):
 
 
 def _outcome(runs):
-    """Returns the final values of the series by the first metric, the best first."""
+    """Returns the final values of the series by the first metric, the best first.
+
+    The cards have the values of the best series, and their costs, as means over seeds.
+    """
     if not runs.metrics:
         return None
     metric = runs.metrics[0]
@@ -90,13 +94,40 @@ def _outcome(runs):
     statistic = of_metric(metric)
     rises = bool(statistic.name) and statistic.higher_is_better
     finals.sort(key=lambda pair: pair[0], reverse=rises)
+    what = f"{Metric.read(metric).split} {statistic.title}" if statistic.name else None
     return {
         "metric": metric,
+        "what": what or metrics.title_of(metric),
         "is_mean": bool(statistic.name),
         "rises": rises,
         "ends": [(one.label, metrics.shown(value, metric)) for value, one in finals],
         "one_seed": all(len(one.runs) == 1 for _, one in finals),
+        "cards": [
+            {
+                "look": look_of(one),
+                "value": metrics.shown(value, metric),
+                "also": _also(one, runs.first),
+            }
+            for value, one in finals[:_MOST_CARDS]
+        ],
     }
+
+
+def _also(one, first):
+    """Returns {what it is: value} of the smaller numbers of a card."""
+    tenth = metrics.mean_of_worst_tenth(series.values_of(one, first), first)
+    seconds, moved = (np.mean(values) for values in zip(*map(_cost, one.begun), strict=True))
+    return {
+        "worst tenth of the clients": metrics.in_unit(tenth, first),
+        "seconds in a round": f"{seconds:.3g}",
+        "MB moved": f"{moved:.3g}",
+    }
+
+
+def _cost(rounds):
+    """Returns the median seconds of the rounds of a run, and the megabytes of all of them."""
+    moved = (rounds["bytes_down"].sum() + rounds["bytes_up"].sum()) / 1e6
+    return np.median(rounds["seconds"]) if len(rounds["seconds"]) else np.nan, moved
 
 
 def _overview(runs):
@@ -113,8 +144,7 @@ def _overview(runs):
             if validated:
                 row[f"validation {first.title}"] = _with_error(rounds, of_validation)
             row["worst tenth of the clients"] = metrics.shown(tenth, metric)
-        seconds = np.median(rounds["seconds"]) if run.num_rounds else np.nan
-        moved = (rounds["bytes_down"].sum() + rounds["bytes_up"].sum()) / 1e6
+        seconds, moved = _cost(rounds)
         rows.append(row | {
             "training loss": metrics.short(metrics.final(rounds, "train_loss")),
             "rounds": run.num_rounds,

@@ -19,7 +19,6 @@ def write(sweep: StoredSweep, output: pathlib.Path) -> None:
     groups = sweep_figures.by_condition(sweep)
     ended = {condition: client_sections.distribution(runs) for condition, runs in groups.items()}
     sections = {
-        "choice": ("What was chosen", _choices(sweep)),
         "curves": (
             "Training",
             {
@@ -36,6 +35,7 @@ def write(sweep: StoredSweep, output: pathlib.Path) -> None:
                 if one["ended"]
             },
         ),
+        "choice": ("What was chosen", _choices(sweep)),
     }
     compared = tables.Comparison(sweep)
     content = {
