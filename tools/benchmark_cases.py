@@ -103,9 +103,7 @@ def fashion_mnist(repeats):
         for tau in (1, 100)
     }
     seconds = in_turn({tau: run.run_round for tau, run in runs.items()}, repeats)
-    yield {
-        "fashion_mnist/pflego/in_process/tau100_over_tau1": ratio(seconds[100], seconds[1]),
-    }
+    yield {"fashion_mnist/pflego/in_process/tau100_over_tau1": ratio(seconds[100], seconds[1])}
 
 
 def omniglot(repeats):

@@ -25,10 +25,7 @@ from tf_pflego.sweeps import store
 _MEASURED = re.compile(r"methods/\w+/(\w+)/over_pflego")
 _SHARED = "pflego_shared_head"
 # The runs of `shared_head` that the first table shows, by what it calls them.
-_WITH_LABELS = {
-    _SHARED: f"`{_SHARED}`",
-    "fedavg_muon": "`fedavg` with mask and Muon",
-}
+_WITH_LABELS = {_SHARED: f"`{_SHARED}`", "fedavg_muon": "`fedavg` with mask and Muon"}
 # The pages of methods on several bodies: title, and the experiments with words for the bodies.
 _BODIES = {
     "trained_body": (

@@ -295,9 +295,7 @@ def task_of(task: str | Task, statistics: Sequence[str | Statistic] = ()) -> Tas
 
 
 def regression(
-    huber: float = 0.0,
-    mean: Sequence[float] = (),
-    deviation: Sequence[float] = (),
+    huber: float = 0.0, mean: Sequence[float] = (), deviation: Sequence[float] = ()
 ) -> Task:
     """Returns regression, by half the squared error or by Huber's loss.
 

@@ -13,10 +13,7 @@ def as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
     if examples.dtype == tf.uint8:
         # x / 255 in one pass over the memory.
         return tf.raw_ops.Dequantize(
-            input=tf.bitcast(examples, tf.quint8),
-            min_range=0.0,
-            max_range=1.0,
-            mode="MIN_COMBINED",
+            input=tf.bitcast(examples, tf.quint8), min_range=0.0, max_range=1.0, mode="MIN_COMBINED"
         )
     return examples
 

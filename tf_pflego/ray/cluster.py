@@ -176,10 +176,7 @@ class RayCluster(contextlib.AbstractContextManager):
         wanted: dict[str, Any] = {"num_cpus": 0}
         if options.address:  # On one machine there is nothing to distribute.
             cores = options.cpus_per_shard
-            wanted = {
-                "num_cpus": options.cpus_per_shard,
-                "num_gpus": options.gpus_per_shard,
-            }
+            wanted = {"num_cpus": options.cpus_per_shard, "num_gpus": options.gpus_per_shard}
         # A process that Ray restarted would have lost its states, and nobody would know.
         actor = ray.remote(Host).options(
             **wanted, max_restarts=0, runtime_env={"env_vars": _SILENT}

@@ -245,11 +245,7 @@ def for_paper(
         for metric in drawn_metrics or metrics.metrics_of(runs.rounds)
     ]
     drawn += [
-        (
-            "privacy",
-            privacy(runs, (4 * _WIDTH, _HEIGHT)),
-            f"private rounds{seeds}",
-        ),
+        ("privacy", privacy(runs, (4 * _WIDTH, _HEIGHT)), f"private rounds{seeds}"),
         ("clients", distribution(runs, size), f"{runs.first.plural} of the clients at the end"),
         ("predicted", predicted(runs, size), "predicted and true at the end"),
         ("gains", gains(runs, size), f"gains over {runs.base.label}, client by client"),

@@ -75,10 +75,7 @@ class DataSettings:
         role=Role.DATA,
     )
     data_dir: str = _said(
-        "",
-        "TFDS data directory; empty for TFDS' own default",
-        is_path=True,
-        read_with=_OF_TFDS,
+        "", "TFDS data directory; empty for TFDS' own default", is_path=True, read_with=_OF_TFDS
     )
     download: bool = _place(
         False, "fetch the dataset if it is not in the data directory", read_with=_OF_TFDS
@@ -93,9 +90,7 @@ class ClientSettings:
     """Clients and partition, as in --partition=dirichlet --dirichlet_alpha=0.1."""
 
     num_clients: int = _of_dealing(
-        0,
-        "I, number of clients; 0 for 100, for 20 with Office-Home, or one per group",
-        at_least=0,
+        0, "I, number of clients; 0 for 100, for 20 with Office-Home, or one per group", at_least=0
     )
     partition: str = _of_dealing(
         "auto",
@@ -110,9 +105,7 @@ class ClientSettings:
         read_with=({"partition": ("round_robin",)}, {"classes_per_client": (0,)}),
     )
     classes_per_client: int = _of_round_robin(
-        0,
-        "classes per client; 0 for the number that --personalization gives",
-        at_least=0,
+        0, "classes per client; 0 for the number that --personalization gives", at_least=0
     )
     dirichlet_alpha: float = _of_dirichlet(
         0.3, "alpha of --partition=dirichlet; smaller for clients that differ more", above=0

@@ -67,11 +67,7 @@ class Progress(Callback):
             # Without a delay it would show itself once before it knows what to show. The first
             # round, which is traced, does not count for the time that is left.
             self._bar = tqdm.tqdm(
-                total=self._num_rounds,
-                initial=number,
-                file=stream,
-                dynamic_ncols=True,
-                delay=1e-9,
+                total=self._num_rounds, initial=number, file=stream, dynamic_ncols=True, delay=1e-9
             )
             self._bar.start_t = self._started
         # The terminal may have become wider or narrower; a notebook is wide.

@@ -32,12 +32,7 @@ from tf_pflego.runs.resumption import RunDirectoryError, is_private, refuse_anot
 from tf_pflego.simulation import feature_files
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
-from tf_pflego.simulation.records import (
-    BLOCK_FILES,
-    CHECKPOINT_FILES,
-    PERSONALIZED,
-    PERSONALIZING,
-)
+from tf_pflego.simulation.records import BLOCK_FILES, CHECKPOINT_FILES, PERSONALIZED, PERSONALIZING
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, limited_files, lock, log, values
 

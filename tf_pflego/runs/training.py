@@ -305,8 +305,7 @@ class _Run:
         new = clients.part(self.simulation.data.num_clients, clients.num_clients)
         rate = self.settings.new_client_learning_rate
         evaluations = NewClients(self.simulation, new, learning_rate=rate).trained(
-            self.settings.new_client_epochs,
-            engine=self.simulation.place_beside(new.num_clients),
+            self.settings.new_client_epochs, engine=self.simulation.place_beside(new.num_clients)
         )
         return evaluations, {
             f"new_clients/{name}/{when}": value

@@ -19,12 +19,7 @@ from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.data.tables import AUTO
 from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.simulation import engine_choice, measuring, predicting
-from tf_pflego.simulation.client_models import (
-    checked_model,
-    classes_of,
-    served_client,
-    served_name,
-)
+from tf_pflego.simulation.client_models import checked_model, classes_of, served_client, served_name
 from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients, tallies
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.rounds import Rounds

@@ -115,11 +115,7 @@ class Batch:
             stream.write((json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
     def csv(
-        self,
-        path: pathlib.Path,
-        names: Iterable[str],
-        rows: Iterable[Iterable],
-        mode: int = 0o666,
+        self, path: pathlib.Path, names: Iterable[str], rows: Iterable[Iterable], mode: int = 0o666
     ) -> None:
         """Writes rows of a table under the names of its columns; see `inert`."""
         text = io.StringIO(newline="")

@@ -75,7 +75,7 @@ def example_spec(model: Any, example_shape: Sequence[int] | None) -> tf.TensorSp
     if shape is None or None in tuple(shape):
         known = "" if shape is None else f"; it says {tuple(shape)}"
         raise ValueError(
-            f"`body` must say which shape an example has{known}. Give `example_shape`.",
+            f"`body` must say which shape an example has{known}. Give `example_shape`."
         )
     return tf.TensorSpec([None, *map(int, shape)], tf.int32 if dtype.is_integer else tf.float32)
 

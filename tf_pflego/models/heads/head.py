@@ -28,10 +28,7 @@ def logits(head: tf.Tensor, features: tf.Tensor, classes: tf.Tensor | None = Non
 
 
 def logits_of_many(
-    heads: tf.Tensor,
-    features: tf.Tensor,
-    owner: tf.Tensor,
-    classes: tf.Tensor | None = None,
+    heads: tf.Tensor, features: tf.Tensor, owner: tf.Tensor, classes: tf.Tensor | None = None
 ) -> tf.Tensor:
     """Returns [n, K] logits, or [n, T, K], of the examples of c clients with heads [c, K, M + 1].
 
