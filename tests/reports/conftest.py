@@ -18,12 +18,12 @@ NAMES = {
     "fedavg": "fedavg",
     "local": "a_directory_of_a_run_with_a_name_that_is_far_too_long_for_any_table_or_legend",
 }
-RUN = {"num_clients": 8, "clients_per_round": 4, "num_rounds": 24, "eval_every": 2}
+RUN = {"num_clients": 8, "clients_per_round": 4, "num_rounds": 12, "eval_every": 2}
 
 
 @pytest.fixture(scope="session")
 def runs(run_of, made_once):
-    """{algorithm: directory} of runs of 24 rounds of 4 of 8 clients."""
+    """{algorithm: directory} of runs of 12 rounds of 4 of 8 clients."""
 
     def fill(path):
         for algorithm, name in NAMES.items():

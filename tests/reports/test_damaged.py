@@ -173,7 +173,6 @@ CASES = [
         for value in (VALUES if name in ("num_rounds", "algorithm") else VALUES[:3])
         if type(value) is not (int if name in ("num_rounds", "eval_clients", "seed") else str)
     ),
-    ("config.json", "minus", in_config(eval_clients=-1)),
     ("config.json", "texts", in_config(algorithm=ESCAPES, dataset="<b>\n\0", versions=[ESCAPES])),
     ("config.json", "many", in_config(num_rounds=10**17, eval_clients=10**17, versions={"a": {}},
                                       **{f"{ESCAPES}{k}": v for k, v in enumerate(VALUES)})),
@@ -190,7 +189,6 @@ CASES = [
     ("metrics.jsonl", "no numbers", in_records(**{"test_accuracy/client_mean": "x"})),
     ("summary.json", "round", in_text("3", "[1]")),
     ("clients.csv", "client", in_text("\n2,", "\n1e400,")),
-    ("clients.csv", "no whole number", in_text("\n2,", "\n1.5,")),
     ("clients.csv", "accuracy", in_text(",0.5,", ",-1e308,0")),
     ("clients.csv", "columns", in_text("test_accuracy", "other")),
     ("clients.csv", "twice", in_text("train_loss", "test_accuracy")),
@@ -207,13 +205,10 @@ CASES = [
     ("partition.npz", "declared small", declared(130)),
     ("partition.npz", "shape", header(HUGE)),
     ("partition.npz", "header", header(9_000 * b"-")),
-    ("partition.npz", "fractions", in_arrays(train_indices=np.full(16, 0.5))),
     ("partition.npz", "no array", in_arrays(classes_offsets=np.int64(3))),
     ("partition.npz", "offsets", in_arrays(classes_offsets=np.array([0, 9, 3, 2, 8]))),
-    ("partition.npz", "fewer clients", in_arrays(test_indices_offsets=np.array([0, 4]))),
     ("partition.npz", "no client", in_arrays(classes_offsets=np.zeros(1, int))),
     ("partition.npz", "classes", in_arrays(classes=np.full(8, 2**62))),
-    ("partition.npz", "negative", in_arrays(classes=np.arange(-8, 0))),
     ("partition.npz", "no example", in_arrays(class_counts=np.zeros(8, int))),
 ]  # fmt: skip
 
@@ -279,7 +274,7 @@ def test_a_damaged_run_is_told_in_a_line(
         run = pfl.load_run(damaged)
         repr((run, run.metrics, run.partition))
     except RunDirectoryError as error:
-        assert str(damaged) in str(error)
+        assert str(damaged) in str(error) and name in str(error)
     assert not (tmp_path / "unpickled").exists()
 
 

@@ -10,7 +10,6 @@ import tf_pflego as pfl
 from tests.reports import conftest
 from tests.reports.conftest import clients_in, text_of
 from tests.runs.test_own_clients import NAMES, clients_of, config_of
-from tf_pflego import reports
 from tf_pflego.core.statistic_names import shown
 from tf_pflego.reports import series, stored
 from tf_pflego.runs import reader
@@ -71,19 +70,6 @@ def test_clients_are_paired_by_what_they_hold(runs, tmp_path, without_pictures):
 
 
 @pytest.mark.thorough
-def test_clients_of_several_seeds_are_said_to_count_once_per_seed(runs, tmp_path, without_pictures):
-    assert len(reports.write(runs, tmp_path / "png", format="png")) > 4
-    text, _ = page_of(runs, tmp_path / "r.html")
-    once = "Of runs with several seeds, each client counts once per seed"
-    assert f"{once}, also in the worst tenth." in text
-    assert f"{once}, with the reference of that seed if there is one." in text
-    assert "run clients, over seeds mean of the worst tenth" in text
-    assert "Clients, over seeds, by gain over pflego, in points of percent" in text
-    text, _ = page_of(runs[::2], tmp_path / "r.html")
-    assert "per seed" not in text and "over seeds" not in text
-
-
-@pytest.mark.thorough
 def test_runs_without_their_partitions_are_not_compared(runs, tmp_path, without_pictures):
     earlier = [shutil.copytree(run, tmp_path / run.name) for run in runs[::2]]
     for directory in earlier:
@@ -117,6 +103,7 @@ def test_clients_that_only_some_runs_have_are_compared_where_they_are(
     ]
 
 
+@pytest.mark.thorough
 def test_clients_and_classes_are_shown_by_their_names(tmp_path):
     called = ["cat", "<b>$x$ dog", "c" * 500, "bell\x07", "gnu"]
     pfl.run(config_of(tmp_path / "run"), clients=clients_of(class_names=called))

@@ -40,6 +40,7 @@ def test_where_lower_is_better_a_page_says_so(tmp_path, without_pictures):
     assert not re.search("accurac|points of percent|error, percent", text)
 
 
+@pytest.mark.thorough
 def test_predicted_and_true_quantities_are_drawn(tmp_path, request):
     """Each client's two quantities are a line of its own in three inputs."""
     rng, train, test = np.random.default_rng(3), [], []
