@@ -55,19 +55,6 @@ def test_quantities_are_learnt_as_the_settings_say():
     np.testing.assert_allclose(as_they_are.loss(np.zeros((1, 1), np.float32), [[3.0]]), [4.5])
 
 
-def test_other_clients_are_refused_before_anything_is_written(tmp_path):
-    config = RunConfig(output_dir=tmp_path / "run", engine="in_process")
-    with pytest.raises(TypeError, match="`clients` must be of the class ClientData; got list"):
-        training.run(config, clients=[1])
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_network_is_chosen_by_name(digits_dir):
-    config = config_of(digits_dir, network="cnn_fedavg", clients_per_round=2, engine="in_process")
-    with build.build_simulation(config) as simulation:
-        assert simulation.server_state.theta[0].shape == (5, 5, 1, 32)
-
-
 def test_a_schedule_has_the_rounds_of_the_run(tiny_clients, tiny_model, tmp_path):
     """A run goes on to the same weights, also to more rounds if the schedule has them."""
 

@@ -55,7 +55,7 @@ def test_killed_in_each_phase_it_ends_with_the_same_bits(undisturbed, run, digit
 
 
 def test_all_clients_are_served_with_their_new_heads(
-    run, digits_dir, tmp_path, capsys, monkeypatch
+    run, digits_dir, tmp_path, capsys, monkeypatch, without_pictures
 ):
     monkeypatch.setattr(personalizing, "_CLIENTS_AT_ONCE", 4)
     flags = ["personalize", f"--run={run}", "--clients=all", f"--data_dir={digits_dir}"]
@@ -72,7 +72,7 @@ def test_all_clients_are_served_with_their_new_heads(
         gain = np.mean(after) - np.mean([float(row["before/test_accuracy"]) for row in rows])
         assert gain > 0.1
         predicted = stored.predict()
-        for client in range(6):
+        for client in range(2):
             examples, labels = stored.clients.test.of(client)
             probabilities = stored.client_model(client).predict(examples, verbose=0)
             np.testing.assert_allclose(probabilities, predicted[client], atol=1e-5)

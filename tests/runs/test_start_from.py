@@ -15,7 +15,6 @@ from tests.methods import thorough
 from tests.runs.test_tables import FLAGS
 from tests.starts import code_of, done, in_this_process
 from tf_pflego.data import fingerprints
-from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.runs.table_settings import TableSettings
 from tf_pflego.simulation import checkpoint
 
@@ -173,13 +172,6 @@ def test_a_damaged_directory_is_one_line_and_leaves_nothing(change, runs_of_june
     assert refused.returncode == 2, refused.stderr
     assert str(damaged) in refused.stderr.splitlines()[-1]
     assert not new.exists()
-
-
-def test_what_is_wrong_with_a_configuration_is_one_line(runs_of_june, tmp_path):
-    damaged = shutil.copytree(runs_of_june("Passed"), tmp_path / "damaged")
-    of_config(**{"a\nb\x1b": 1})(damaged)
-    with pytest.raises(RunDirectoryError, match=r"a\\nb\\x1b"):
-        pfl.load_run(damaged)
 
 
 def test_arrays_of_next_month_follow_in_python(june, tmp_path, caplog):

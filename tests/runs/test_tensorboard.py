@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.runs.resumed import records_of
-from tests.starts import SMALL, done, in_this_process, program
+from tests.starts import SMALL, done, program
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 ROUNDS = 5
@@ -83,11 +83,3 @@ def test_what_is_not_finite_is_left_out(tmp_path):
     events.after_round(None, {"round": 3, "participants": 4})
     events.close()
     assert events_of(tmp_path) == {("seconds", 1): 0.5, ("participants", 3): 4.0}
-
-
-def test_it_does_not_make_a_run_another_run(digits_dir, tmp_path, capsys):
-    output = tmp_path / "run"
-    flags = (*SMALL, "--checkpoint_every=1", f"--output_dir={output}", f"--data_dir={digits_dir}")
-    assert in_this_process([*flags, "--num_rounds=2"], capsys).returncode == 0
-    done([*flags, "--num_rounds=3", "--resume", "--tensorboard"], capsys)
-    assert_same_as_metrics(output)
