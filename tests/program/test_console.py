@@ -1,8 +1,6 @@
 """Output that cannot be written: the run goes on, its files are whole, and it ends well."""
 
 import fcntl
-import io
-import itertools
 import os
 import pty
 import re
@@ -110,22 +108,6 @@ def test_without_a_stream_nothing_is_said(stream, monkeypatch, tmp_path):
     terminal.show("a line")
     with terminal.showing(quiet=False):
         Progress(1).after_round(None, {"round": 1, "test_accuracy/client_mean": 0.5})
-
-
-def test_a_bar_goes_back_with_the_run(monkeypatch):
-    """A run that has lost a shard has rounds a second time."""
-    text = io.StringIO()
-    text.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", text)
-    monkeypatch.setattr(type(terminal.STDERR), "columns", lambda self: 80)
-    progress = Progress(6)
-    with terminal.showing(quiet=False):
-        for number in (1, 2, 3, 4, 5, 3, 4, 5, 6):
-            progress.after_round(None, {"round": number})
-            progress._bar.refresh()
-    progress.close()
-    rounds = re.findall(r"round (\d)/6", text.getvalue())
-    assert "".join(number for number, _ in itertools.groupby(rounds)) == "123453456"
 
 
 LIBRARY = """

@@ -9,7 +9,7 @@ import pytest
 
 import tf_pflego
 from tests.methods import each_of
-from tests.starts import in_a_terminal, in_this_process, lines_of, started_program
+from tests.starts import in_this_process, started_program
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings
 from tf_pflego.program import help_pages
@@ -86,14 +86,6 @@ def test_help_is_as_wide_as_the_terminal(columns):
         lines = help_pages.of_training(algorithm, columns).splitlines()
         assert columns - 20 < max(map(len, lines)) <= columns or columns == 200
         assert max(map(len, lines)) <= 100
-
-
-def test_help_in_a_terminal_fits():
-    code, shown = in_a_terminal(60, "export", "--help", imported=True)
-    lines = lines_of(shown)
-    assert code == 0
-    assert lines[0].startswith("usage: tf-pflego export")
-    assert 40 < max(map(len, lines)) <= 60
 
 
 LINES = """

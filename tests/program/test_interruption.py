@@ -10,7 +10,7 @@ import drill_signals
 import pytest
 
 from tests import programs
-from tests.methods import thorough
+from tests.methods import each_of, thorough
 from tests.resources import wait_until_gone
 from tests.starts import ENTRY, TIMEOUT_SECONDS, finished
 
@@ -49,7 +49,7 @@ def assert_interrupted(result, number, printed):
     assert result.stderr == "program: interrupted; hint\n"
 
 
-@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("name", each_of(SIGNALS, ("SIGTERM",)))
 def test_a_signal_waits_for_the_end_of_the_step_and_before_the_first_ends_at_once(name):
     result = run("own.check()", f"send('{name}')", "done.append(1)", "own.check()", grace=600)
     assert_interrupted(result, getattr(signal, name), "in order after [1]\n")

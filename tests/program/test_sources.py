@@ -65,7 +65,8 @@ def test_every_verb_works_with_every_source(source, sources, tmp_path, capsys, w
         assert entry["name"] == "=1+1"
 
 
-@pytest.mark.parametrize("rounds", [thorough(0), 3])
+@pytest.mark.thorough
+@pytest.mark.parametrize("rounds", [0, 3])
 def test_a_killed_run_on_a_table_goes_on(rounds, sources, tmp_path, capsys):
     """It is killed before its first checkpoint, or after some."""
     flags = [*sources["table"][0], *SHORT, f"--output_dir={tmp_path / 'run'}"]
@@ -75,26 +76,6 @@ def test_a_killed_run_on_a_table_goes_on(rounds, sources, tmp_path, capsys):
     running.communicate()
     done_rounds = max(len((tmp_path / "run" / "metrics.jsonl").read_bytes().splitlines()), rounds)
     done([*flags, "--resume", f"--num_rounds={1 + done_rounds}"], capsys)
-
-
-def test_a_table_that_was_renamed_is_known_by_its_rows(sources, tmp_path, capsys, monkeypatch):
-    """The run names it wherever the program is started, and other rows are refused."""
-    monkeypatch.chdir(tmp_path)
-    schools.written("pupils.csv")
-    train = [*COLUMNS, *SHORT, "--output_dir=run"]
-    done(["--table=pupils.csv", *train, "--num_rounds=1"], capsys)
-    (tmp_path / "sub").mkdir()
-    monkeypatch.chdir("sub")
-    export = ["export", "--run=../run", "--clients=1224", "--format=keras"]
-    done([*export, "--output_dir=one"], capsys)
-    (tmp_path / "pupils.csv").rename("renamed.csv")
-    done(["--table=renamed.csv", "--output_dir=../run", "--resume", "--num_rounds=2"], capsys)
-    done([*export, "--output_dir=two"], capsys)
-    (tmp_path / "sub" / "renamed.csv").rename("again.csv")
-    done([*export, "--data_dir=again.csv", "--output_dir=three"], capsys)
-    schools.written("again.csv", schools.columns(seed=1))
-    refused = in_this_process([*export, "--data_dir=again.csv", "--output_dir=four"], capsys)
-    assert "must be the clients of the run" in refused.stderr
 
 
 def test_a_run_keeps_what_its_table_may_unpack_to(tmp_path, capsys, monkeypatch):
