@@ -279,15 +279,12 @@ def test_a_delta_that_shows_a_whole_client_gets_a_warning(tiny_model, delta, war
     ("changes", "message"),
     [
         ({"epsilon": 1.0}, "one of `epsilon` and `noise_multiplier` must be given; got both"),
-        ({"noise_multiplier": None}, "must be given; got neither"),
         ({"noise_multiplier": 0}, "`noise_multiplier` must be at least 1e-09"),
         ({"delta": 1}, "`delta` must be"),
         ({"clip_norm": 0}, "`clip_norm` must be"),
-        ({"clip_norm": "auto"}, "`clip_norm` must be"),
         ({"noise_multiplier": 0.31}, "is not below a tenth of the 3 participants per round; got"),
         ({"mechanism": "local"}, "must be a number for the mechanism local"),
         ({"mechanism": "laplace"}, "`mechanism` must be one of gaussian, banded"),
-        ({"num_rounds": 0}, "`num_rounds` must be at least 1"),
     ],
 )
 def test_bad_arguments_are_refused(tiny_model, changes, message):

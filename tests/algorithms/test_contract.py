@@ -18,7 +18,7 @@ from tests.algorithms.mini_batches import algorithm_of
 from tests.algorithms.test_identities import Chosen
 from tests.comparison import assert_identical
 from tests.conftest import build_method, make_clients, read_by
-from tests.methods import each_of, named_in, thorough
+from tests.methods import each_of, named_in
 from tf_pflego import algorithms
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import Participation
@@ -312,24 +312,6 @@ def test_states_that_are_only_written_are_not_brought_to_the_client(case):
     (exchange,) = algorithm.exchanges
     computation = simulation._engine.traces.get((id(exchange), False), None)
     assert computation.reads == [algorithm.name == "local"] * 3
-
-
-THETA, HEAD = 4 * (4 * 5 + 5), 4 * 3 * 6
-BYTES = {
-    "pflego": (THETA, THETA),
-    "pflego_shared_head": (THETA + HEAD, THETA + HEAD),
-    "fedper": (THETA, THETA + 4),
-    "fedavg": (THETA + HEAD, THETA + HEAD + 4),
-    "local": (0, 0),
-    "lg_fedavg": (HEAD, HEAD + 4),
-}
-
-
-@pytest.mark.parametrize("case", map(thorough, BYTES), indirect=True)
-def test_bytes_of_a_round_follow_from_the_messages(case):
-    algorithm, _, simulation = case
-    (down, up), record = BYTES[algorithm.name], simulation.run_round()
-    assert (record["bytes_down"], record["bytes_up"]) == (2 * down, 2 * up)
 
 
 def test_configurations_name_what_they_refuse(tiny_model):

@@ -145,7 +145,6 @@ def test_a_client_that_is_killed_goes_on_from_its_directory(files, tmp_path, cap
         (["--state_dir={}/new"], "--data must be given; got nothing"),
         (["--data={}/north.npz", "--name=nort", "--check"], "Did you mean north?"),
         (["--data={}/none.npz", "--check"], "--data must name .npz files"),
-        (["--data={}/definition.json", "--check"], "--data must name .npz files"),
         (["--definition={}/north.npz", "--data={}/north.npz", "--check"], "--definition must be a"),
         (["--data={}/north.npz", "--state_dir={}/new"], "--consent must be log where nobody"),
         (["--data={}/north.npz", "--state_dir={}/open"], "--state_dir must be yours alone"),

@@ -12,7 +12,6 @@ import execute_notebook
 import nbformat
 import pytest
 
-import tf_pflego as pfl
 from tests.docs.notebooks import printed_by
 from tests.resources import commands
 
@@ -23,8 +22,6 @@ DECIMALS = re.compile(r"\d+\.\d+")
 # Lines, engines and machines add up in another order. In round 10, where accuracy still rises fast,
 # the mean over the clients differs by up to three hundredths between the two lines of packages.
 TOLERANCE = 0.04
-LARGEST_BYTES = 2**20
-MOST_LINES = 25
 
 
 def tags(number):
@@ -86,25 +83,3 @@ def assert_as_stored(number, found):
     assert DECIMALS.sub("", got) == DECIMALS.sub("", expected), number
     expected, got = ([float(text) for text in DECIMALS.findall(one)] for one in (expected, got))
     assert got == pytest.approx(expected, abs=TOLERANCE)
-
-
-@pytest.mark.thorough
-def test_it_is_small_and_short_and_its_links_lead_somewhere():
-    """Short from own data to a file for a phone."""
-    lines = [
-        line
-        for number in CODE
-        if "essential" in tags(number)
-        for line in STORED.cells[number].source.splitlines()
-    ]
-    code = "\n".join(lines)
-    steps = ("from_arrays(", "SplitModel(", "pfl.run(", ".predict(", "export_clients(")
-    assert all(step in code for step in steps)
-    assert len([line for line in lines if line.strip()]) <= MOST_LINES
-    path = execute_notebook.NOTEBOOK
-    assert path.stat().st_size < LARGEST_BYTES
-    prose = "".join(cell.source for cell in STORED.cells if cell.cell_type == "markdown")
-    links = re.findall(r"\]\(([^)#]+)", prose)
-    assert links
-    assert all((path.parent / link).is_file() for link in links)
-    assert all(hasattr(pfl, name) for name in re.findall(r"`pfl\.(\w+)", prose))

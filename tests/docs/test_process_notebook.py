@@ -51,12 +51,6 @@ def test_without_an_environment_it_says_so_and_goes_on(tmp_path):
     assert "accuracy of the 6 personal models, without TFF: 0.9" in printed[2]
 
 
-@pytest.mark.parametrize(("name", "own"), [("personal_models", "personal"), ("tables", "marks")])
-def test_runs_of_a_notebook_are_in_a_directory_of_its_own(name, own):
-    notebook = nbformat.read(NOTEBOOK.with_name(f"{name}.ipynb"), as_version=4)
-    assert set(re.findall(r"\bruns/(\w+)", "".join(c.source for c in notebook.cells))) == {own}
-
-
 @pytest.mark.parametrize("name", ["personal_models", "tables", "federated_processes"])
 def test_nothing_stored_is_of_the_machine(name):
     notebook = nbformat.read(NOTEBOOK.with_name(f"{name}.ipynb"), as_version=4)

@@ -17,15 +17,7 @@ from tests.starts import done
 
 PAGE = (pages.ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 STORED = nbformat.read(pages.ROOT / "notebooks" / "tables.ipynb", as_version=4)
-MOST_LINES = 10
 BAR = re.compile(r"round \d+/\d+ \|.*\n")
-
-
-def test_from_a_table_to_an_exported_model_is_short():
-    block, *_ = (block for block in pages.blocks(PAGE) if "export_clients" in block.text)
-    assert "from_table(" in block.text
-    assert "Interpreter(" in block.text
-    assert len(list(filter(str.strip, block.text.splitlines()))) <= MOST_LINES
 
 
 @pytest.mark.thorough

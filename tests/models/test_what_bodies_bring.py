@@ -27,12 +27,9 @@ def of_four(*parts):
     "body, said",
     [
         (layers.Dense(3, kernel_regularizer="l2"), "dense.* has kernel_regularizer"),
-        (layers.Dense(3, bias_regularizer="l1"), "has bias_regularizer"),
-        (layers.Dense(3, activity_regularizer="l2"), "has activity_regularizer"),
         (tf.keras.Sequential([layers.Dense(3), AddsLoss()]), "no losses of its own. Methods"),
         (of_four(layers.Dense(3, kernel_regularizer="l2")), "has kernel_regularizer"),
         (layers.Dense(3, kernel_constraint="non_neg"), "kernel.* has one .*NonNeg"),
-        (layers.Dense(3, bias_constraint=tf.keras.constraints.MaxNorm(1)), "bias.* has one"),
     ],
 )
 def test_losses_and_constraints_are_refused(body, said):

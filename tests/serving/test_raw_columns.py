@@ -1,6 +1,5 @@
 """Exported models of clients of a table take its columns, with TensorFlow alone."""
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -116,13 +115,6 @@ def test_columns_far_from_zero_are_float64(tmp_path):
     np.testing.assert_allclose(raw["second"], second, atol=1e-3)
     with pytest.raises(ValueError, match="the column 'second' must be nearer to 0 for TFLite"):
         pfl.export_clients(simulation, ["1296"], tmp_path / "lite", "tflite")
-
-
-def test_new_clients_have_the_classes_of_the_run():
-    simulation = simulation_with("mixed")
-    other = dataclasses.replace(simulation.data, class_names=("yes", "no"))
-    with pytest.raises(ValueError, match="must have the classes of the others"):
-        pfl.NewClients(simulation, other)
 
 
 def test_names_of_inputs_differ():

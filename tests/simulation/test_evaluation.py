@@ -137,28 +137,6 @@ def test_summary_is_the_last_value_and_the_mean_of_the_last_ten():
     assert "train_loss/last10" not in summary
 
 
-def test_clients_are_fine_tuned_before_they_are_tested(tiny_model, tiny_clients):
-    """FedBABU's hits and losses are those of each client's network after its fine-tuning steps."""
-    plain, simulation = (
-        simulation_of("fedbabu", tiny_model, tiny_clients, local_steps=2, **one)
-        for one in (
-            {"client_learning_rate": 0.5},
-            {"client_learning_rate": 0.5, "fine_tuning_steps": 8},
-        )
-    )
-    served = simulation.algorithm.served["generic"]
-    start = float64(served.weights(simulation.server_state, ()))
-    result = simulation.evaluate()
-    for client in range(3):
-        data = network.of_client(tiny_clients.train, client)
-        tuned = local_steps(*start, *data, EIGHT_STEPS)
-        assert result.train_loss[client] == pytest.approx(network.loss(*tuned, *data), rel=1e-4)
-        assert result.test_hits[client] == right(tuned, tiny_clients.test, client).sum()
-    for run in (simulation, plain):
-        run.run_round()
-    assert_identical(simulation.server_state.weights, plain.server_state.weights)
-
-
 # What differs is the order in which float32 sums over classes are taken.
 TOLERANCE = 1e-5
 

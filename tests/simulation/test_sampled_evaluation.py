@@ -170,14 +170,3 @@ def test_a_run_goes_on_with_its_own_sample_alone(run_directory, digits_dir, tmp_
     accuracies = [key for key in whole if "accuracy" in key]
     assert {MEAN, ERROR, HELD_ERROR} < set(accuracies)
     assert {key: summary[key] for key in accuracies} == {key: whole[key] for key in accuracies}
-
-
-@pytest.mark.thorough
-def test_the_page_says_that_a_sample_was_tested(run_directory, tmp_path):
-    pfl.report([run_directory], tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "the same sample of 5 clients is tested" in page
-    assert re.search(r"<td[^>]*>[\d.]+\s%\s±\s[\d.]+\s%", page)
-    assert "standard_error" not in page
-    assert "validation accuracy of all clients, mean over clients" in page
-    assert "validation accuracy, percent" in page

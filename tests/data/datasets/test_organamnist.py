@@ -73,10 +73,7 @@ def test_organamnist_is_the_published_file_with_validation_in_training(tmp_path)
     [
         ("val_labels", None),
         ("train_images", np.zeros((5, 64, 64), np.uint8)),
-        ("test_images", np.zeros((4, 28, 28))),
-        ("train_labels", np.zeros((4, 1), np.uint8)),
         ("test_labels", np.array([[0], [10], [11], [12]])),
-        ("train_labels", np.array([[None]] * 5)),
     ],
 )
 def test_wrong_array_is_refused_and_leaves_nothing(tmp_path, name, value):
