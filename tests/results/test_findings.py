@@ -258,7 +258,7 @@ def of_all_rows(name):
 
 
 def test_users_of_movielens_are_served_better_than_by_factorisation_in_one_place():
-    """docs/results/real_tables.md says so, and which are ahead of the means of film and user."""
+    """docs/results/real_tables.md says so, and which methods are ahead of two means."""
     errors = {method: runs.mean() for method, runs in of_all_rows("movielens").items()}
     assert f"{errors['`pflego`']:.3f}" == "0.928"
     ahead = sorted(errors, key=errors.get)[:5]
@@ -273,7 +273,7 @@ def test_users_of_movielens_are_served_better_than_by_factorisation_in_one_place
 
 @pytest.mark.parametrize("name", ["chem97", "math_achieve"])
 def test_a_shared_head_is_level_with_a_mixed_model_of_schools(name):
-    """docs/results/real_tables.md says so, and where PFLEGO and the pooled network are."""
+    """docs/results/real_tables.md says so, and where other methods are."""
     errors = of_all_rows(name)
     shared, mixed = errors["`pflego_shared_head`"], errors["mixed linear model"]
     assert abs(shared.mean() - mixed.mean()) < min(np.std(shared, ddof=1), np.std(mixed, ddof=1))
@@ -283,7 +283,7 @@ def test_a_shared_head_is_level_with_a_mixed_model_of_schools(name):
 
 
 def test_wearers_of_a_watch_are_served_as_well_as_by_training_alone():
-    """docs/results/real_tables.md says so of three methods, and one network is behind."""
+    """docs/results/real_tables.md says so of three methods; one network for all is behind."""
     hits = of_all_rows("watch")
     alone = hits["`local`"].mean()
     for method in ("`pflego`", "`pflego_shared_head`", "`fedper`"):
@@ -292,7 +292,7 @@ def test_wearers_of_a_watch_are_served_as_well_as_by_training_alone():
 
 
 def test_in_small_federations_the_shared_head_is_ahead_of_all_but_those_with_its_server():
-    """docs/results/small_federations.md says so, and who else is above `local`."""
+    """docs/results/small_federations.md and docs/which_method.md say so, and who is above `local`."""
     rows = {row["method"]: row for row in sweep_of("field_high").table().rows}
     same = {name.split()[0]: rows.pop(name) for name in [*rows] if "server_optimizer=muon" in name}
     assert same.keys() == {"fedavg", "fedrod", "ditto", "fedrep", "pgfed"}

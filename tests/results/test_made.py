@@ -47,17 +47,17 @@ def shown_of(name):
     return shown
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", SOME)
 def test_committed_tables_are_those_of_the_committed_runs(name, monkeypatch):
     """No raw run is needed."""
-    # Figures take nearly all of their time to be saved, and the next test saves them.
+    # Figures take nearly all of their time to be saved, and the next test saves those of some.
     monkeypatch.setattr(drawn, "image_of", lambda *_: b"")
     shown_of(name)
 
 
 @pytest.mark.thorough
 @pytest.mark.lines("tff")  # Another matplotlib draws other pixels.
-@pytest.mark.parametrize("name", WITH_RUNS)
+@pytest.mark.parametrize("name", WITH_RUNS[::3])
 def test_committed_tables_and_figures_are_those_of_the_committed_runs(name):
     for file, content in shown_of(name).items():
         assert (RESULTS / name / file).read_bytes() == content, file
