@@ -292,7 +292,7 @@ def test_wearers_of_a_watch_are_served_as_well_as_by_training_alone():
 
 
 def test_in_small_federations_the_shared_head_is_ahead_of_all_but_those_with_its_server():
-    """docs/results/small_federations.md and docs/which_method.md say so, and who is above `local`."""
+    """docs/results/small_federations.md and docs/which_method.md say so; few beat `local`."""
     rows = {row["method"]: row for row in sweep_of("field_high").table().rows}
     same = {name.split()[0]: rows.pop(name) for name in [*rows] if "server_optimizer=muon" in name}
     assert same.keys() == {"fedavg", "fedrod", "ditto", "fedrep", "pgfed"}
