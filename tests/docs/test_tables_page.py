@@ -26,11 +26,11 @@ def test_its_commands_do_the_same(tmp_path, monkeypatch, capsys):
     first, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "python")
     exec(first, {})
     every = [shlex.split(one)[1:] for one in commands("pupils")]
-    train, export, sweep, new, predict, bundle, from_bundle, *of_readme = every
+    train, export, sweep, new, predict, *on_bundle, of_readme, more = every
     head, *pupils = (tmp_path / "pupils.csv").read_text().splitlines(keepends=True)
     of_valley = [row.replace("north", "valley") for row in pupils if row.startswith("north")]
     (tmp_path / "new_schools.csv").write_text("".join([head, *of_valley]))
-    on_table = train, export, [*sweep, "--num_rounds=1"], new, predict, bundle, from_bundle
+    on_table = train, export, [*sweep, "--num_rounds=1"], new, predict, *on_bundle
     for arguments in on_table:
         done(arguments, capsys)
     for predicted in ("predictions.csv", "by_bundle.csv"):
@@ -49,7 +49,7 @@ def test_its_commands_do_the_same(tmp_path, monkeypatch, capsys):
     (tmp_path / "readme").mkdir()
     shutil.copy("pupils.csv", "readme")
     monkeypatch.chdir("readme")
-    for arguments, fewer in zip(of_readme, (["--num_rounds=1"], []), strict=True):
+    for arguments, fewer in zip((of_readme, more), (["--num_rounds=1"], []), strict=True):
         done([*arguments, *fewer], capsys)
     assert len([*pathlib.Path("phones").glob("client_*.tflite")]) == 3
 

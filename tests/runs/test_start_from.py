@@ -241,3 +241,23 @@ def test_clients_without_names_go_on_by_their_numbers(run_of, digits_dir, capsys
     start = [f"--start_from={run_of('pflego')}", f"--data_dir={digits_dir}", "--engine=in_process"]
     result = done([*start, "--num_clients=9", "--num_rounds=1"], capsys)
     assert "clients that go on: " in result.stderr
+
+
+def test_heads_of_next_months_clients_are_fitted_without_a_round(june, tmp_path, capsys):
+    """Known clients begin with their heads, and the run stays as it was."""
+    table, place = month(tmp_path / "july.csv", "1224"), tmp_path / "bundle"
+    before = {path: path.read_bytes() for path in june.rglob("*") if path.is_file()}
+    flags = ["personalize", f"--run={june}", "--clients=all", f"--table={table}"]
+    assert "--output_dir must be given" in in_this_process(flags, capsys).stderr
+    done([*flags, f"--output_dir={place}", "--steps=0"], capsys)
+    names, heads = (place / "names.txt").read_text().split(), np.load(place / "heads.npy")
+    assert names == ["1296", "1308"]  # The third has too few rows.
+    with pfl.load_run(june) as run, run.simulation() as simulation:
+        for name, head in zip(names, heads, strict=False):
+            if name != "1308":
+                number = simulation.data.client_names.index(name)
+                np.testing.assert_array_equal(head, simulation.served_weights(number).head)
+    said = done([*flags, f"--output_dir={place}", "--overwrite"], capsys).stdout
+    assert f"written to {place}" in said and ", all clients" in said
+    assert np.abs(np.load(place / "heads.npy") - heads)[:-1].max(axis=(1, 2)).min() > 0
+    assert before == {path: path.read_bytes() for path in june.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""Fits all clients' heads to a run's body, or trains models of new clients from it."""
+"""Fits the heads of all clients of a run or a table, or trains models of new clients from a run."""
 
 import contextlib
 import dataclasses
@@ -16,6 +16,7 @@ from tf_pflego.program.run_options import RunOptions
 from tf_pflego.runs import table_settings
 from tf_pflego.serving import exportable
 from tf_pflego.serving import exporting as export_lib
+from tf_pflego.serving.bundle import export_bundle
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult, refuse_other_examples
 from tf_pflego.simulation.personalizing import Personalized
 from tf_pflego.simulation.records import PERSONALIZED, worst_tenth
@@ -23,7 +24,7 @@ from tf_pflego.system import durable, limited_files, log, texts
 from tf_pflego.system.signals import Interruption
 
 FLAGS_OF_ARGUMENTS = {"name": "model"}
-_OF_NEW_CLIENTS = "data table output_dir overwrite format shots draws seed".split()
+_OF_NEW_CLIENTS = "data format shots draws seed".split()
 ARRAYS = ("train_examples", "train_labels", "test_examples", "test_labels")  # of a file
 
 USAGE = "--run=DIR --clients=all|--data=FILE.npz,...|--table=FILE [--NAME=VALUE ...]"
@@ -37,11 +38,12 @@ class Options(RunOptions):
     clients: str = setting(
         "new",
         "new: the clients in --data or --table train their models; all: every client of the "
-        "run gets a head for the final body, and the run keeps it; an interrupted pass continues",
+        "run gets a head for the final body, and the run keeps it; an interrupted pass continues. "
+        "With --table, every client of the table gets one, and --output_dir a bundle",
         choices=("new", ALL),
     )
     output_dir: str = path_setting(
-        "a new directory for the clients' models and the table; empty to write none"
+        "a new directory for the clients' models and the table, or the bundle; empty to write none"
     )
     data: str = setting(
         "",
@@ -50,7 +52,8 @@ class Options(RunOptions):
         "labels are the numbers of the dataset's classes. The file's name is the client's name",
     )
     table: str = path_setting(
-        "file of rows of the new clients, with the columns of the run's table, in place of --data"
+        "file of rows of new clients, with the columns of the run's table, in place of --data; "
+        "with --clients=all, of known clients too, which begin with their heads"
     )
     steps: int | str = setting(
         AUTO,
@@ -83,13 +86,18 @@ class Options(RunOptions):
             raise ValueError(
                 "`data` must be left out with `table`; got both. Leave out one of them."
             )
-        unread = _OF_NEW_CLIENTS if of_run else ("tolerance",)
+        unread = [*(_OF_NEW_CLIENTS if of_run else ["tolerance"])]
+        if of_run and self.table:
+            self.refuse_empty("output_dir")
+        elif of_run:
+            unread += ["output_dir", "overwrite"]
         for field in dataclasses.fields(self):
             if field.name in unread and getattr(self, field.name) != field.default:
                 how = "left out with" if of_run else "used with"
                 raise ValueError(
-                    f"`{field.name}` must be {how} `clients='all'`, for which the run keeps all "
-                    f"heads; got {getattr(self, field.name)!r}. Correct one of them."
+                    f"`{field.name}` must be {how} `clients='all'`, for which the run, or with "
+                    f"`table` a bundle, has all heads; got {getattr(self, field.name)!r}. Correct "
+                    "one of them."
                 )
         _shots_of(self.shots)
 
@@ -97,11 +105,11 @@ class Options(RunOptions):
 def run(flag_values, interruption: Interruption) -> None:
     """Shows how good the clients become; new clients' models are exported."""
     options = flags.options_from(Options, flag_values)
+    if options.output_dir:  # Before the work is done for which there would be no place.
+        export_lib.refuse_used(options.output_dir, options.overwrite)
     if options.clients == ALL:
         _fit_all(options, interruption)
         return
-    if options.output_dir:  # Before the work is done for which there would be no place.
-        export_lib.refuse_used(options.output_dir, options.overwrite)
     name = options.model or None
     with options.opened() as run:
         if options.table:
@@ -155,24 +163,29 @@ def run(flag_values, interruption: Interruption) -> None:
 
 
 def _fit_all(options, interruption):
-    """Fits the heads of all clients, and shows what they gain."""
+    """Fits the heads of all clients of a run or a table, and shows what they gain."""
+
+    def on_block(number, count):
+        terminal.doing(f"fitting heads: {number:,} of {count:,} clients")
+        interruption.check()
+
+    limits = {} if options.steps == AUTO else {"steps": options.steps}
+    limits |= {name: getattr(options, name) for name in ("learning_rate", "tolerance")}
+    limits |= {"name": options.model or None, "on_block": on_block}
     with options.opened() as run:
-
-        def on_block(number, count):
-            terminal.doing(f"fitting heads: {number:,} of {count:,} clients")
-            interruption.check()
-
-        limits = {} if options.steps == AUTO else {"steps": options.steps}
-        done = run.personalize(
-            **limits,
-            learning_rate=options.learning_rate,
-            tolerance=options.tolerance,
-            name=options.model or None,
-            on_block=on_block,
-        )
-        for line in summary_of(done):
-            terminal.show(line)
-        terminal.show(f"written to {run.path}; a row for each client is in {PERSONALIZED}")
+        if not options.table:
+            done, place = run.personalize(**limits), run.path
+            also = f"; a row for each client is in {PERSONALIZED}"
+        else:
+            place, also = options.output_dir, ""
+            clients = _clients_of_table(options.table, run)
+            with run.simulation("in_process", clients) as simulation:
+                done = simulation.personalize(**limits)
+                of_bundle = simulation, "all", place, limits["name"]
+                export_bundle(*of_bundle, overwrite=options.overwrite)
+    for line in summary_of(done):
+        terminal.show(line)
+    terminal.show(f"written to {place}{also}")
 
 
 def summary_of(done: Personalized) -> list[str]:

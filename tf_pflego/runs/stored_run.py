@@ -21,7 +21,15 @@ from tf_pflego.core import statistic_names
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data.datasets.catalogue import NAMES
 from tf_pflego.data.tables import AUTO
-from tf_pflego.runs import build, loading, methods, partition_file, reader, settings_read
+from tf_pflego.runs import (
+    build,
+    earlier_run,
+    loading,
+    methods,
+    partition_file,
+    reader,
+    settings_read,
+)
 from tf_pflego.runs.client_table import personalized_columns
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.plan import OWN_NETWORK, Plan, is_own, parts_of
@@ -187,7 +195,9 @@ class StoredRun:
         """Returns the statistics of all clients; see `Simulation.evaluate`."""
         return self._restored.evaluate(train_loss, metrics=metrics)
 
-    def simulation(self, engine: str = "in_process") -> Simulation:
+    def simulation(
+        self, engine: str = "in_process", clients: data.ClientData | None = None
+    ) -> Simulation:
         """Returns a simulation at the newest checkpoint, which can continue; close it after use.
 
         It changes nothing in the directory, and saves elsewhere.
@@ -195,6 +205,9 @@ class StoredRun:
         Args:
           engine: tff or in_process, independently of the run's engine; ray for a new cluster on
             this machine.
+          clients: Other clients in the place of the run's, such as next month's, with its
+            preprocessing and classes. Clients with the name of one of the run begin with its state,
+            and others as new clients. Rounds are counted from 1.
 
         Raises:
           RunDirectoryError: There is no checkpoint, or data, a model or a method must be given.
@@ -211,17 +224,28 @@ class StoredRun:
                 f"{whose}. Call load_run(directory, ...) with what the run was given."
             )
         values.one_of("engine", engine, engine_choice.NAMES)
-        run_config = settings_read.changed(self.run_config, engine=engine)
+        changes: dict[str, Any] = {"engine": engine}
+        if clients is not None:
+            values.instance("clients", clients, data.ClientData, "Make them with `from_table`.")
+            drawn = min(self.run_config.clients_per_round, clients.num_clients)
+            changes |= {"start_from": str(self.path), "new_clients": 0, "eval_clients": 0}
+            changes |= {"clients_per_round": drawn, "participation": "fixed"}
+        run_config = settings_read.changed(self.run_config, **changes)
         if not self._has_own_model:
             given = self.configuration, self._given_network, self.path
             run_config = settings_read.changed(
                 run_config, network=methods.network_of_stored(*given)
             )
         method = methods.method_of_stored(self.configuration, self._given_algorithm, self.path)
-        plan = Plan.of(run_config, method, self.clients, self._given_model, **self.hyper_parameters)
+        of_plan = self.clients if clients is None else clients
+        plan = Plan.of(run_config, method, of_plan, self._given_model, **self.hyper_parameters)
         simulation = build.simulation_of(plan, self.path)
         try:
-            self._restore(simulation, checkpoints)
+            if clients is None:
+                self._restore(simulation, checkpoints)
+            else:
+                earlier_run.take_over(simulation, run_config.start_from)
+                earlier_run.warn_of_trained_rows(run_config.start_from, clients)
         except BaseException:
             simulation.close()
             raise
