@@ -88,7 +88,8 @@ def body_of(clients: pfl.ClientData, seed: int) -> tf.keras.Model:
     return tf.keras.Sequential([tf.keras.Input(shape, dtype="int32"), embedding, layers.Flatten()])
 
 
-def _model(settings, clients):
+def model_of(settings: dict, clients: pfl.ClientData) -> pfl.SplitModel:
+    """Returns the body of the clients with a head for their task."""
     task: str | pfl.Task = "classification"
     if clients.task == "regression":
         mean, deviation = clients.moments()
@@ -117,8 +118,11 @@ def measured(sweep: pfl.Sweep) -> dict[str, list[tuple]]:
     return runs
 
 
-def compared(sweep: pfl.Sweep) -> dict[str, bytes]:
-    """Returns the tables and figures of a comparison; the first table has all, best first."""
+def compared(sweep: pfl.Sweep, said: str = "tables") -> dict[str, bytes]:
+    """Returns the tables and figures of a comparison; the first table has all, best first.
+
+    `said` names what papers/pages.md says above it.
+    """
     first, runs = sweep.first_of(sweep.cells), measured(sweep)
 
     def line(method):
@@ -138,7 +142,7 @@ def compared(sweep: pfl.Sweep) -> dict[str, bytes]:
     ranked = sorted(runs, key=lambda one: -first.sign * statistics.mean(r[0] for r in runs[one]))
     files = tables.files_of(sweep)
     heading, _, rest = files["tables.md"].decode().partition("\n")
-    parts = heading, paper_pages.said_in("tables"), paper_pages.markdown(head, map(line, ranked))
+    parts = heading, paper_pages.said_in(said), paper_pages.markdown(head, map(line, ranked))
     return files | {"tables.md": ("\n\n".join(parts) + f"\n{rest}").encode()}
 
 
@@ -149,7 +153,7 @@ def _experiment(name, title, cells, **base):
         seeds=(0, 1, 2),
         title=title,
         clients=lambda run: clients_of(name, run["seed"], "validation_fraction" in run),
-        model=_model,
+        model=model_of,
         show=compared,
     )
 

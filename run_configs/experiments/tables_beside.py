@@ -1,20 +1,23 @@
 """The baselines beside the federated methods on tables: models of all rows in one place.
 
   pip install tf_pflego statsmodels
-  TF_PFLEGO_TABLES=DIR python run_configs/experiments/tables_beside.py
+  TF_PFLEGO_TABLES=DIR python run_configs/experiments/tables_beside.py [NAME ...]
 
-It writes papers/tables_beside.csv from the clients and the test rows of tables.py, whose head says
-what DIR has. The best of three settings is taken by the mean over clients on validation rows, with
-the seed that the sweeps choose with too.
+It writes papers/tables_beside.csv from the clients and the test rows of tables.py and flights.py,
+whose heads say what DIR has. With names of tables it replaces the rows of these alone. The best of
+three settings is taken by the mean over clients on validation rows, with the seed that the sweeps
+choose with too.
 
 Matrix factorisation, with biases, is by alternating ridge regressions whose penalty grows with the
 rows: Zhou et al., "Large-scale Parallel Collaborative Filtering for the Netflix Prize", 2008. The
-linear mixed model has an intercept and a slope of each school.
+linear mixed model has an intercept and a slope of each school, or an intercept of each plane.
 """
 
 import pathlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 
+import flights
 import numpy as np
 import tables
 import tensorflow as tf
@@ -24,7 +27,13 @@ from tf_pflego.sweeps import store
 _SEEDS, _TUNING_SEED, _HELD_OUT = (0, 1, 2), 1000, 0.2
 _PENALTIES, _TURNS = (0.1, 0.2, 0.4), 20
 _RATES, _EPOCHS, _BATCH = (0.001, 0.003, 0.01), 20, 64
-_SLOPES = {"chem97": "gcsescore", "math_achieve": "SES"}
+_SLOPES = {"chem97": "gcsescore", "math_achieve": "SES", "flights": None}
+_TABLES = "movielens", "math_achieve", "watch", "chem97", "flights"
+_FILE = pathlib.Path(__file__).parent / "papers" / "tables_beside.csv"
+
+
+def _clients_of(name, seed, thinned=False):
+    return flights.clients_of(seed) if name == "flights" else tables.clients_of(name, seed, thinned)
 
 
 def _owners(split):
@@ -107,7 +116,8 @@ def _mixed(clients, slope):
 
     def design(split):
         ones, x = np.ones([len(split.labels), 1]), np.asarray(split.examples, np.float64)
-        return np.hstack([ones, x[:, kept]]), np.hstack([ones, x[:, [names.index(slope)]]])
+        varying = [ones, x[:, [names.index(slope)]]] if slope else [ones]
+        return np.hstack([ones, x[:, kept]]), np.hstack(varying)
 
     (fixed, varying), labels = design(clients.train), clients.train.labels[:, 0].astype(np.float64)
     fitted = MixedLM(labels, fixed, _owners(clients.train), varying).fit(reml=True)
@@ -116,13 +126,13 @@ def _mixed(clients, slope):
     return fixed @ fitted.fe_params + (varying * of_schools[_owners(clients.test)]).sum(axis=1)
 
 
-def rows() -> Iterator[dict]:
-    """Yields the rows of the file."""
-    for name in ("movielens", "math_achieve", "watch", "chem97"):
+def rows(names: Iterable[str] = _TABLES) -> Iterator[dict]:
+    """Yields the rows of the file for some of the tables."""
+    for name in names:
         words, method, key, settings = "pooled", _pooled, "rate", _RATES
         if name == "movielens":
             words, method, key, settings = "factorisation", _factorised, "penalty", _PENALTIES
-        held = tables.clients_of(name, _TUNING_SEED, thinned=True)
+        held = _clients_of(name, _TUNING_SEED, thinned=True)
         held = held.with_validation(_HELD_OUT, _TUNING_SEED)
         tried = [
             _scores(held.validation, method(held, held.validation, one, _TUNING_SEED))[1]
@@ -130,7 +140,7 @@ def rows() -> Iterator[dict]:
         ]
         best = settings[int(np.argmax(tried) if held.has_classes else np.argmin(tried))]
         for seed in _SEEDS:
-            clients = tables.clients_of(name, seed)
+            clients = _clients_of(name, seed)
             models = {words: (method(clients, clients.test, best, seed), f"{key}={best}")}
             if name == "movielens":
                 models["means of user and film"] = _means(clients), ""
@@ -144,4 +154,6 @@ def rows() -> Iterator[dict]:
 
 
 if __name__ == "__main__":
-    store.write(pathlib.Path(__file__).parent / "papers" / "tables_beside.csv", list(rows()))
+    made = sys.argv[1:] or _TABLES
+    kept = [row for row in store.read(_FILE) if row["experiment"] not in made]
+    store.write(_FILE, [*kept, *rows(made)])
