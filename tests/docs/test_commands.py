@@ -49,7 +49,11 @@ NOT_RUN = {
     "tf-pflego export --run=/srv/": "needs what a site has trained",
 }
 # The tests that run the commands with a word.
-OTHER_TESTS = {"pupils": "test_tables_page.py", "north": "test_deployment_page.py"}
+OTHER_TESTS = {
+    "pupils": "test_tables_page.py",
+    "flights": "test_tables_page.py",
+    "north": "test_deployment_page.py",
+}
 PROGRAM = "tf-pflego "
 A_COMMAND = re.compile(r"\s*(?:\S*/)?(?:tf-pflego|python[\d.]*|pip|make|git|docker|ray) ")
 

@@ -1,11 +1,17 @@
-"""From a CSV file to a file for a phone that takes its columns: ten lines, or two commands."""
+"""From a CSV file to a file for a phone that takes its columns: ten lines, or two commands.
 
+And from a table of flights to a bundle, by six.
+"""
+
+import csv
+import itertools
 import json
 import pathlib
 import re
 import shlex
 import shutil
 
+import flights
 import nbformat
 import numpy as np
 import pytest
@@ -17,6 +23,7 @@ from tests.starts import done
 
 PAGE = (pages.ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 STORED = nbformat.read(pages.ROOT / "notebooks" / "tables.ipynb", as_version=4)
+MOST_COMMANDS = 6
 BAR = re.compile(r"round \d+/\d+ \|.*\n")
 
 
@@ -52,6 +59,32 @@ def test_its_commands_do_the_same(tmp_path, monkeypatch, capsys):
     for arguments, fewer in zip((of_readme, more), (["--num_rounds=1"], []), strict=True):
         done([*arguments, *fewer], capsys)
     assert len([*pathlib.Path("phones").glob("client_*.tflite")]) == 3
+
+
+@pytest.mark.thorough
+def test_the_commands_of_flights_lead_to_an_answer_of_the_bundle(tmp_path, monkeypatch, capsys):
+    """On a hundred rows with the columns of the flights."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    planes = ["N14228", "N24211", "N619AA", "N804JB"]
+    for name, month, count in (("until_october", 10, 20), ("november", 11, 5)):
+        with open(f"{name}.csv", "w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["plane", "day", *flights.FEATURES, "delay"])
+            for plane, day in itertools.product(planes, range(1, count + 1)):
+                where = rng.choice(["UA", "B6"]), "EWR", rng.choice(["IAH", "MIA"])
+                when = f"2013-{month}-{day:02}", rng.choice(["Mon", "Tue"]), rng.uniform(5, 23)
+                delay = rng.integers(-30, 120)
+                rows.writerow([plane, when[0], *where, *when[1:], rng.choice([1085, 1400]), delay])
+    *every, asked = commands("flights")
+    assert len(every) < MOST_COMMANDS
+    for command in every:
+        words = shlex.split(command)[1:]
+        fewer = ["--num_rounds=1", "--clients_per_round=2"] if words[0].startswith("--") else []
+        done([*words, *fewer], capsys)
+    assert len(pathlib.Path("flights_in_november.csv").read_text().splitlines()) == 21
+    exec(shlex.split(asked)[2], {})
+    assert re.fullmatch(r"\(array\(\[\[.*\]\].*\), array\(\[ True\]\)\)\n", capsys.readouterr().out)
 
 
 @pytest.mark.thorough
