@@ -6,7 +6,7 @@ A user's own algorithm needs no line; see `algorithms.own_methods`.
 import dataclasses
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from tf_pflego.algorithms import own_methods
 from tf_pflego.algorithms.own_methods import Method
