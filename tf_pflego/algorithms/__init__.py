@@ -114,10 +114,8 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
     served = algorithm.served
     if model.has_statistics:
         served = {name: _with_statistics(one) for name, one in served.items()}
-    if (
-        algorithm.keeps_personal and algorithm.model.parts.any_personal
-    ):  # No rule for a head alone trains them.
-        pairs = served.items()
+    if algorithm.keeps_personal and cast(SplitModel, algorithm.model).parts.any_personal:
+        pairs = served.items()  # No rule of a head trains them.
         served = {name: dataclasses.replace(one, personalize=None) for name, one in pairs}
     return dataclasses.replace(algorithm, served=served)
 
