@@ -23,6 +23,7 @@ _alike = functools.partial(_of_table, role=Role.DATA | Role.ALIKE)
 ARGUMENTS = {
     **{"client": "client_column", "label": "label_column", "features": "feature_columns"},
     **{"categories": "category_columns", "test": "split", "time": "time_column"},
+    "texts": "text_columns",
 }
 
 
@@ -41,6 +42,16 @@ class TableSettings:
         "", "columns to predict from, separated by commas; empty for all others"
     )
     category_columns: str = _of_table("", "columns of numbers that are categories, as text is")
+    text_columns: str = _of_table(
+        "",
+        "columns of text that are counts of words, separated by commas; other text is categories",
+    )
+    text_words: int = _of_table(
+        tables.TEXT_WORDS,
+        "most words of a text column, the most frequent of the training rows",
+        at_least=1,
+        read_with={"text_columns": None},
+    )
     split: str = _of_rows(
         "random",
         "which rows are for the test: a share of each client's by chance or the last ones by time, "
@@ -107,7 +118,7 @@ def clients_of(run_config: Any, preprocessing: Preprocessing | None = None) -> C
 
     given = {one.name: getattr(run_config, one.name) for one in dataclasses.fields(TableSettings)}
     given |= {argument: given.pop(name) for argument, name in ARGUMENTS.items()}
-    given |= {name: _names(given[name]) for name in ("label", "features", "categories")}
+    given |= {name: _names(given[name]) for name in ("label", "features", "categories", "texts")}
     given |= {name: given[name] or None for name in ("features", "time")}
     where = run_config.data_dir or None, run_config.download
     given["table"] = given["table"] or tfds_examples.of_dataset(run_config.dataset, *where)

@@ -43,6 +43,12 @@ def refuse_what_cannot_leave(
             f"with mean {far[0].mean:.10g} and deviation {far[0].deviation:.4g}. Subtract "
             "the mean from it in the table, or choose `format='savedmodel'`."
         )
+    if format == "tflite" and (texts := [one.name for one in columns if one.is_text]):
+        raise ValueError(
+            f"`format` must be savedmodel or keras for the text column {texts[0]!r}, since TFLite "
+            "has no operation that splits a text into words; got tflite. Choose "
+            "`format='savedmodel'`."
+        )
     if format != "tflite" or not learning or not model.has_loops:
         return
     if served.personalize is None:

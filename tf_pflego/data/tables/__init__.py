@@ -8,3 +8,5 @@ MISSING = ("refuse", "mean", "drop")
 AUTO = "auto"
 DECIMALS = (AUTO, ".", ",")
 SMALL_CLIENTS = ("refuse", "drop", "merge")
+TEXT_WORDS = 1000
+PUNCTUATION = r"[!-/:-@\[-`{-~]"  # of ASCII, which is no part of words

@@ -4,7 +4,8 @@ A number x becomes (x - mean) / deviation, both taken over the training rows of 
 float64. A
 category becomes as many numbers as there are categories in these rows, one of them 1 and the others
 0 (one_hot), or its code (codes), from 1 on in the order of the categories. A category that no
-training row has is 0 in all of these numbers, and has the code 0.
+training row has is 0 in all of these numbers, and has the code 0. A text becomes the counts of the
+most frequent words of the training rows.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tf_pflego.data.tables import reading
-from tf_pflego.system import file_arrays, log, texts
+from tf_pflego.data.tables import reading, words
+from tf_pflego.system import file_arrays, log, values
+from tf_pflego.system import texts as texts_lib
 from tf_pflego.system.errors import Faults
 
 _NUMBERS_IN_BLOCK = 2**24
@@ -39,12 +41,13 @@ _FAR = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column: its categories, ascending, or else the mean and the deviation of its numbers."""
+    """A column: its categories or words, or else the mean and the deviation of its numbers."""
 
     name: str
     categories: tuple[Any, ...] | None = dataclasses.field(default=None, repr=False)
     mean: float = 0.0
     deviation: float = 1.0
+    is_text: bool = False  # Its categories are words, which are counted in each text.
 
     @property
     def dtype(self) -> np.dtype:
@@ -60,6 +63,8 @@ class Column:
         array = reading.column(reading.read({self.name: cells}), self.name, "features")
         if self.categories is None:
             return reading.numbers(array, self.name).astype(self.dtype)
+        if self.is_text:
+            return np.array(pc.fill_null(array, ""), object)
         array = reading.categories(array, self.name)
         array = array.cast(pa.string() if self.dtype == object else pa.int64())
         last = self.categories[-1]  # What comes after it is none of the categories.
@@ -101,9 +106,11 @@ class Preprocessing:
             categories = None if categories is None else tuple(categories)
             mean, deviation = float(column["mean"]), float(column["deviation"])
             are_alike = categories is None or {*map(type, categories)} in ({str}, {int})
+            is_text = values.truth("is_text", column.get("is_text", False))
+            are_alike &= not is_text or {*map(type, categories or ())} == {str}
             if not (np.isfinite(mean) and 0 < deviation < np.inf and are_alike):
                 raise ValueError(f"the column {column['name']!r:.40} cannot be prepared so")
-            columns.append(Column(str(column["name"]), categories, mean, deviation))
+            columns.append(Column(str(column["name"]), categories, mean, deviation, is_text))
         names = written.get("class_names")
         names = None if names is None else tuple(map(str, names))
         client = str(written.get("client_column", ""))
@@ -131,6 +138,8 @@ class Preprocessing:
         if column.categories is None:
             scaled = (reading.numbers(array, column.name) - column.mean) / column.deviation
             return np.nan_to_num(scaled.astype(np.float32), nan=0.0)[:, None]
+        if column.is_text:
+            return words.counts(array, column.name, column.categories)
         array = reading.categories(array, column.name)
         is_text = column.dtype == object
         if is_text and array.type != pa.string() and any(map(_CODE.fullmatch, column.categories)):
@@ -155,6 +164,12 @@ class Preprocessing:
                 columns.append((number + column.mean).astype(column.dtype))
                 first += 1
                 continue
+            if column.is_text:
+                counts = examples[:, first : first + len(column.categories)].astype(int)
+                found = [" ".join(np.repeat(column.categories, row)) for row in counts]
+                columns.append(np.array(found, object))
+                first += len(column.categories)
+                continue
             codes = examples[:, first]
             if self.encoding == "one_hot":
                 ones = examples[:, first : first + len(column.categories)]
@@ -170,14 +185,23 @@ def fit(
     table: pa.Table,
     is_train: np.ndarray,
     coded: Collection[str],
+    texts: Collection[str],
+    text_words: int,
     encoding: str,
     missing: str,
     faults: Faults,
 ) -> Preprocessing:
-    """Returns the preprocessing of a table's training rows; `coded` columns are categories."""
+    """Returns the preprocessing of a table's training rows.
+
+    The `coded` columns are categories, and `texts` have at most `text_words` words that count.
+    """
     columns, is_train = [], pa.array(is_train)
     for name in table.column_names:
         with faults.collected():
+            if name in texts:
+                found = words.vocabulary(table[name].filter(is_train), name, text_words)
+                columns.append(Column(name, found, is_text=True))
+                continue
             is_coded = encoding == "codes" or name in coded or table[name].type == pa.string()
             if is_coded and name not in coded:
                 _refuse_no_categories(table[name], name)
@@ -219,7 +243,7 @@ def _categories(array, name, encoding):
             f"feature; got {len(categories)}. Leave it out of `features`, or give `from_table` "
             "`encoding='codes'` and take a body that begins with an Embedding."
         )
-    if pair := isinstance(categories[0], str) and texts.alike(categories, cases=True):
+    if pair := isinstance(categories[0], str) and texts_lib.alike(categories, cases=True):
         log.warning(f"the column {name!r:.60} has categories that look alike, such as {pair}")
     return tuple(categories)
 

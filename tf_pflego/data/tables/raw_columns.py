@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.data.tables import PUNCTUATION
+
 if TYPE_CHECKING:
     from tf_pflego.data.tables.preprocessing import Column, Preprocessing  # It takes pyarrow.
 
@@ -84,6 +86,13 @@ def examples(preprocessing: Preprocessing, *columns: tf.Tensor) -> tf.Tensor:
             parts.append(scaled)
             continue
         categories = tf.constant(column.categories, _dtype(column))
+        if column.is_text:
+            plain = tf.strings.regex_replace(tf.strings.lower(values), PUNCTUATION, "")
+            found = tf.strings.split(plain)
+            is_one = tf.cast(tf.equal(found.values[:, None], categories), tf.float32)
+            rows = found.value_rowids(), found.nrows()
+            parts.append(tf.math.unsorted_segment_sum(is_one, *rows))
+            continue
         is_one = tf.equal(values[:, None], categories)
         if preprocessing.encoding == "one_hot":
             parts.append(tf.cast(is_one, tf.float32))
@@ -106,6 +115,11 @@ def keras_inputs(preprocessing: Preprocessing) -> tuple[dict[str, Any], Any]:
                 is_nan = tf.math.is_nan(value) if ops is tf else ops.isnan(value)
                 value = ops.where(is_nan, ops.zeros_like(value), value)
             parts.append(value)
+            continue
+        if column.is_text:
+            known = list(column.categories)
+            counted = layers.TextVectorization(vocabulary=known, output_mode="count")(value[:, 0])
+            parts.append(ops.cast(counted[:, 1:], "float32"))
             continue
         last = column.categories[-1]
         lookup = layers.StringLookup if dtype == "string" else layers.IntegerLookup

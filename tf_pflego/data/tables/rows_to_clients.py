@@ -11,7 +11,7 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.data.datasets.catalogue import Dataset, Examples
 from tf_pflego.data.dealing import federate
 from tf_pflego.data.partitions.partition import Partition, by_owner, classes_of_owners
-from tf_pflego.data.tables import AUTO, SMALL_CLIENTS, reading
+from tf_pflego.data.tables import AUTO, SMALL_CLIENTS, TEXT_WORDS, reading
 from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.data.tables.steps import Asked
 from tf_pflego.system import values
@@ -29,6 +29,8 @@ def from_table(
     task: str = CLASSIFICATION,
     missing: str = "refuse",
     categories: Sequence[str] = (),
+    texts: Sequence[str] = (),
+    text_words: int = TEXT_WORDS,
     encoding: str = "one_hot",
     min_rows: int = 2,
     small_clients: str = "refuse",
@@ -63,7 +65,12 @@ def from_table(
       missing: The treatment of missing values: refuse; mean (a number becomes the mean, a category
         an unknown category, a row without a label is excluded); or drop (the row is excluded). With
         `preprocessing`, which contains a treatment, it may only be drop.
-      categories: Numeric columns with categories. Columns of text always are categories.
+      categories: Numeric columns with categories. Columns of text are categories unless `texts` has
+        them.
+      texts: Columns of text with words as features: how often each word is in the text. A missing
+        text has no words. The other columns of text are categories.
+      text_words: The most words of each such column, the most frequent of the training rows. This
+        vocabulary becomes known to everybody who gets a model.
       encoding: The encoding of categories: one_hot, or codes for a body that begins with an
         Embedding. All features are categories then, and examples int32 [n, number of features].
       min_rows: The least number of rows of a client, at least 2.
@@ -86,7 +93,7 @@ def from_table(
     """
     values.whole("min_rows", min_rows, 2)
     values.one_of("small_clients", small_clients, SMALL_CLIENTS)
-    about = missing, features, categories, encoding
+    about = missing, features, categories, encoding, texts, text_words
     asked = Asked.of([client], label, test, time, task, preprocessing, *about)
     most, faults = values.whole("unpacked_mb", unpacked_mb, 0), Faults()
     how = asked.is_text, separator, decimal, asked.may_be_codes, most

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data import labels as labels_lib
-from tf_pflego.data.tables import ENCODINGS, MISSING, reading, splitting, targets
+from tf_pflego.data.tables import ENCODINGS, MISSING, TEXT_WORDS, reading, splitting, targets
 from tf_pflego.data.tables import preprocessing as preprocessing_lib
 from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.system import log, texts, values
@@ -63,6 +63,8 @@ class Asked:
     labels: list[str]
     features: list[str] | None  # None for all that can be some
     categories: list[str]
+    texts: list[str]  # features with words that are counted, at most `text_words` of each
+    text_words: int
     time: list[str]  # the column that orders rows, if one does
     test: list[str]  # the column that says which rows are for the test, if one does
     share: Any  # of a client's rows that are for the test, if no column says it
@@ -84,13 +86,15 @@ class Asked:
         features: Sequence[str] | None = None,
         categories: Sequence[str] = (),
         encoding: str = ENCODINGS[0],
+        texts: Sequence[str] = (),
+        text_words: int = TEXT_WORDS,
     ) -> "Asked":
         """Returns the request in the arguments of `from_table`, or raises ValueError."""
         labels_lib.check_task(task)
         if preprocessing is not None:
             remedy = "Take that of `ClientData`."
             values.instance("preprocessing", preprocessing, Preprocessing, remedy)
-            _refuse_other(preprocessing, features, categories, encoding, missing)
+            _refuse_other(preprocessing, features, categories, encoding, missing, texts)
             features = [column.name for column in preprocessing.columns]
             encoding = preprocessing.encoding
             missing = missing if missing == "drop" else preprocessing.missing  # It is of rows.
@@ -99,6 +103,17 @@ class Asked:
         time = None if values.is_word(time, "") else time
         kind, about = splitting.kind_of_test(test)
         labels, coded = _names("label", label), _names("categories", categories)
+        texts, text_words = _names("texts", texts), values.whole("text_words", text_words, 1)
+        if texts and encoding != ENCODINGS[0]:
+            raise ValueError(
+                f"`encoding` must be {ENCODINGS[0]} for texts, since a count of words is no code; "
+                f"got {encoding}. Leave out one of `encoding` and `texts`."
+            )
+        if both := sorted({*texts} & {*coded}):
+            raise ValueError(
+                f"`texts` must be other columns than `categories`; got {both[0]!r} in both. Leave "
+                "it out of one."
+            )
         if time is not None and kind != "last":
             raise ValueError(
                 "`time` must be left out unless `test` is last, which alone reads it; got "
@@ -109,6 +124,8 @@ class Asked:
             labels,
             None if features is None else _names("features", features),
             coded,
+            texts,
+            text_words,
             [] if kind != "last" else _names("time", time),
             [about] if kind == "column" else [],
             about,
@@ -120,7 +137,7 @@ class Asked:
 
     def is_text(self, name: str) -> bool:
         """Returns whether a column of a text file stays as it is written, as names do."""
-        texts = {*map(str, self.categories), *map(str, self.client)}
+        texts = {*self.categories, *self.texts, *map(str, self.client)}
         if self.preprocessing is not None:
             texts = {*self.preprocessing.text_columns, *map(str, self.client)}
         if self.task == CLASSIFICATION:
@@ -178,7 +195,7 @@ class Asked:
                 labels, count, names = targets.of(columns, self.labels, self.task, known)
         inputs, preprocessing = columns.select(features), self.preprocessing
         if preprocessing is None:
-            about = coded, self.encoding, self.missing
+            about = coded, self.texts, self.text_words, self.encoding, self.missing
             preprocessing = preprocessing_lib.fit(inputs, ~split.is_test, *about, faults)
             faults.refuse()
             if self.task == CLASSIFICATION:
@@ -198,7 +215,7 @@ class Asked:
         if features is None:
             taken = {str(name) for names in columns.values() for name in names}
             others = [name for name in source.column_names if name not in taken]
-            features = _able(source, others, self.categories, self.encoding)
+            features = _able(source, others, [*self.categories, *self.texts], self.encoding)
         rows, there = {}, {*source.column_names}
         for argument, names in (columns | {"features": features}).items():
             with faults.collected():
@@ -215,13 +232,14 @@ class Asked:
                     "`client`, `label`, `features` and `test` must be different columns, with at "
                     f"least one feature and one label; got {got}. Correct them."
                 )
-        with faults.collected():
-            if stray := sorted({*map(str, self.categories)}.difference(features)):
-                raise ValueError(
-                    "`categories` must be some of the features, "
-                    f"{', '.join(map(repr, features[:20]))}; got {values.shown(stray[0])}. Correct "
-                    "`categories`."
-                )
+        for argument, names in {"categories": self.categories, "texts": self.texts}.items():
+            with faults.collected():
+                if stray := sorted({*map(str, names)}.difference(features)):
+                    raise ValueError(
+                        f"`{argument}` must be some of the features, "
+                        f"{', '.join(map(repr, features[:20]))}; got {values.shown(stray[0])}. "
+                        f"Correct `{argument}`."
+                    )
         features = [name for name in features if name in rows]
         coded = {name for name in features if pa.types.is_dictionary(source[name].type)}
         return pa.table(rows), features, coded.union(self.categories)
@@ -229,9 +247,10 @@ class Asked:
 
 def _what_becomes(labels, class_names, preprocessing):
     """Returns the log line with the predicted columns, the features and the numbered classes."""
-    kinds: dict[str, list[str]] = {"numbers": [], "categories": []}
+    kinds: dict[str, list[str]] = {"numbers": [], "categories": [], "words of": []}
     for column in preprocessing.columns:
-        kinds["numbers" if column.categories is None else "categories"].append(column.name)
+        kind = "numbers" if column.categories is None else "categories"
+        kinds["words of" if column.is_text else kind].append(column.name)
     classes = _first([f"{number} {name}" for number, name in enumerate(class_names)])
     of_classes = f" ({classes})" if classes else ""
     columns = " and ".join(f"the {kind} {_first(names)}" for kind, names in kinds.items() if names)
@@ -244,10 +263,11 @@ def _first(names):
     return ", ".join([*shown, *["..."] * (len(names) > 20)])
 
 
-def _refuse_other(preprocessing, features, categories, encoding, missing):
+def _refuse_other(preprocessing, features, categories, encoding, missing, texts):
     """Raises ValueError if an argument about features is not as in an earlier preprocessing."""
     columns = preprocessing.columns
-    coded = [column.name for column in columns if column.categories is not None]
+    coded = {one.name for one in columns if one.categories is not None and not one.is_text}
+    counted = {column.name for column in columns if column.is_text}
     names = [column.name for column in columns]
     given = {
         "features": (
@@ -255,7 +275,8 @@ def _refuse_other(preprocessing, features, categories, encoding, missing):
             None if features is None else _names("features", features),
             (None, names),
         ),
-        "categories": (categories, {*_names("categories", categories)} <= {*coded}, (True,)),
+        "categories": (categories, {*_names("categories", categories)} <= coded, (True,)),
+        "texts": (texts, {*_names("texts", texts)} <= counted, (True,)),
         "encoding": (encoding, encoding, (ENCODINGS[0], preprocessing.encoding)),
         "missing": (missing, missing, (MISSING[0], "drop", preprocessing.missing)),
     }
