@@ -136,7 +136,8 @@ def _model(name, kind, run, clients):
     return pfl.SplitModel(body, clients.num_global_classes, run["seed"], **about)
 
 
-_LOCAL = {"client_learning_rate": (0.03, 0.3), "batch_size": 16, "local_epochs": 2}
+_RATES = {"films": (0.03, 0.3), "speeches": (1.0, 3.0)}
+_LOCAL = {"batch_size": 16, "local_epochs": 2}
 _HEADS = {
     "films": {"head_solver": "exact", "head_penalty": (1.0, 3.0), "server_learning_rate": 0.003},
     "speeches": {
@@ -161,7 +162,7 @@ def _experiment(name, title, base, kind=""):
     cells = [{"algorithm": "pflego", **(_STEPS if kind == "own" else _HEADS[name])}]
     cells += [] if kind else [{"algorithm": "pflego_shared_head", **_SHARED[name]}]
     local = ("fedper",) if kind else ("fedper", "fedavg", "local")
-    cells += [{"algorithm": method, **_LOCAL} for method in local]
+    cells += [{"algorithm": m, "client_learning_rate": _RATES[name], **_LOCAL} for m in local]
     words = {"": "", "shared": ", with shared adapters", "own": ", with adapters of their own"}
     return Experiment(
         cells,
