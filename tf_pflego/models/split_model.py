@@ -45,8 +45,7 @@ class SplitModel:
       task: The task of the heads: classification, multi_label, regression, counts or a `Task`.
       statistics: The statistics of a test, with the shown statistic first; by default the task's,
         and for positions of sequences accuracy and perplexity.
-      personal: Names of layers and weights of the body, as in "lora_*,norm", for weights that stay
-        with each client and are trained with its head; see `parts.of_body`.
+      personal: Names of layers and weights that stay with each client; see `parts.of_body`.
 
     Attributes:
       num_classes: K, of any task.

@@ -94,7 +94,8 @@ def _outcome(runs):
     statistic = of_metric(metric)
     rises = bool(statistic.name) and statistic.higher_is_better
     finals.sort(key=lambda pair: pair[0], reverse=rises)
-    what = f"{Metric.read(metric).split} {statistic.title}" if statistic.name else None
+    parts = Metric.read(metric)
+    what = f"{parts.split} {statistic.title}" if parts and statistic.name else None
     return {
         "metric": metric,
         "what": what or metrics.title_of(metric),

@@ -32,8 +32,8 @@ from tf_pflego.system import durable, leftovers, limited_files, log, values
 
 _ENTRIES, _OF_CLIENT = "clients.json", "client_"
 _OF_EACH = _ENTRIES, "shots.csv"
-_OF_BUNDLE = (_ENTRIES, "preprocessing.json", "names.txt", "model")
-_OF_BUNDLE += ("heads.npy", "classes.npy", "index.npy")
+_ARRAYS = "heads.npy", "classes.npy", "index.npy"
+_OF_BUNDLE = (_ENTRIES, "preprocessing.json", "names.txt", "model", *_ARRAYS)
 # What an export, also one that was interrupted, has in its directory.
 _NAMES = re.compile(
     r"(\.)?((clients|preprocessing)\.json|shots\.csv|(heads|classes|index)\.npy|names\.txt)(?(1)\.partial)"

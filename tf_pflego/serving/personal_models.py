@@ -70,7 +70,7 @@ class PersonalModels:
     def __repr__(self) -> str:
         return f"PersonalModels({len(self._hashes)} clients in {self.path})"
 
-    def rows_of(self, clients: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def rows_of(self, clients: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns [n] the rows of clients in heads.npy, and [n] whether the bundle knows them.
 
         A client that it does not know has the last row.
@@ -82,7 +82,7 @@ class PersonalModels:
         rows = np.where(known, self._rows[found].astype(np.int64), len(self._heads) - 1)
         return rows[places], known[places]
 
-    def predict(self, clients: Sequence[str], x: Any) -> tuple[np.ndarray, np.ndarray]:
+    def predict(self, clients: Sequence[str] | np.ndarray, x: Any) -> tuple[np.ndarray, np.ndarray]:
         """Returns the predictions for examples by the models of their clients.
 
         Args:
@@ -123,7 +123,8 @@ class PersonalModels:
         """
         from tf_pflego.data.tables import new_rows, preprocessing  # They take pyarrow.
 
-        about, place = None, self.path / PREPROCESSING
+        about: Any = None
+        place = self.path / PREPROCESSING
         if os.path.lexists(place):
             try:
                 about = preprocessing.Preprocessing.of_json(limited_files.json_object(place))
@@ -136,7 +137,7 @@ class PersonalModels:
         found, known = self.predict(of_table.clients, raw_columns.raw(about, of_table.examples))
         if (lacking := ~known & np.isnan(found).all(axis=1)).any():
             raise _new_client(of_table.clients[lacking][0])
-        task, predicted = self._about.get("task"), found[:, : len(self.class_names)]
+        task, predicted = str(self._about.get("task")), found[:, : len(self.class_names)]
         if task == CLASSIFICATION and not self._about.get("class_mask"):
             classes = self._classes_at(self.rows_of(of_table.clients)[0])
             (places, outputs), is_missing = np.nonzero(classes >= 0), np.nan
@@ -227,8 +228,8 @@ class PersonalModels:
         place = pathlib.Path(values.path("path", path, False)).expanduser()
         try:
             content = limited_files.arrays(place)
-            client, head, classes, digest = (content[name] for name in _SAVED)
-            client = str(client)
+            name, head, classes, digest = (content[name] for name in _SAVED)
+            client = str(name)
             if head.shape != self._heads.shape[1:] or not np.isfinite(head.astype(float)).all():
                 raise ValueError(f"it has a head of shape {head.shape}, or one that is not finite")
         except (OSError, ValueError, KeyError) as error:

@@ -103,13 +103,13 @@ class Asked:
         time = None if values.is_word(time, "") else time
         kind, about = splitting.kind_of_test(test)
         labels, coded = _names("label", label), _names("categories", categories)
-        texts, text_words = _names("texts", texts), values.whole("text_words", text_words, 1)
-        if texts and encoding != ENCODINGS[0]:
+        counted, text_words = _names("texts", texts), values.whole("text_words", text_words, 1)
+        if counted and encoding != ENCODINGS[0]:
             raise ValueError(
                 f"`encoding` must be {ENCODINGS[0]} for texts, since a count of words is no code; "
                 f"got {encoding}. Leave out one of `encoding` and `texts`."
             )
-        if both := sorted({*texts} & {*coded}):
+        if both := sorted({*counted} & {*coded}):
             raise ValueError(
                 f"`texts` must be other columns than `categories`; got {both[0]!r} in both. Leave "
                 "it out of one."
@@ -124,7 +124,7 @@ class Asked:
             labels,
             None if features is None else _names("features", features),
             coded,
-            texts,
+            counted,
             text_words,
             [] if kind != "last" else _names("time", time),
             [about] if kind == "column" else [],
