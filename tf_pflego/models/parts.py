@@ -46,7 +46,7 @@ def of_body(model: Any, names: str) -> Parts:
     """Returns the parts of a Keras body with the names of its personal layers and weights.
 
     The names are separated by commas, with the wildcards of file names, as in `lora_*`. A layer's
-    name chooses all its trained weights, also those of layers in it.
+    name chooses all its trained weights, also in its inner layers.
 
     Raises:
       TypeError: `names` is no text.
