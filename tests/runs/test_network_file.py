@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
+from tests.starts import assert_refused, in_this_process
 from tf_pflego.runs import loading
 from tf_pflego.runs.run_directory import RunDirectoryError
 
@@ -78,6 +79,15 @@ def test_it_is_read_and_goes_on_with_the_same_content_alone(run, digits_dir):
         _trained(run, digits_dir, **more)
     path.write_bytes(kept)
     assert _trained(run, digits_dir, **more)["round"] == 3
+
+
+def test_an_audit_loads_it_only_where_the_user_names_it(run, digits_dir, tmp_path, capsys):
+    private = {"dp_noise_multiplier": 1.0, "clip_norm": 1.0, "output_dir": str(tmp_path / "run")}
+    _trained(run, digits_dir, num_rounds=1, participation="binomial", **private)
+    flags = [f"--run={tmp_path / 'run'}", f"--data_dir={digits_dir}", "--canaries=1"]
+    assert_refused(in_this_process(["audit", *flags], capsys), "--network must be given")
+    named = in_this_process(["audit", *flags, f"--network={run / 'body.keras'}"], capsys)
+    assert "looked inside" in named.stdout
 
 
 def write_code(path):

@@ -17,7 +17,6 @@ from tf_pflego.program import flags, terminal
 from tf_pflego.program.failures import RefutedError
 from tf_pflego.program.run_options import StoredRunOptions
 from tf_pflego.runs import build as build_lib
-from tf_pflego.runs import methods, settings_read
 from tf_pflego.runs.plan import Plan
 from tf_pflego.runs.stored_run import StoredRun
 from tf_pflego.simulation.records import EPSILON
@@ -51,18 +50,17 @@ def run(flag_values, interruption: Interruption) -> None:
                 f"`run` must be a run with differential privacy; {stored.path} has none. Give one "
                 "that was trained with `dp_epsilon` or `dp_noise_multiplier`."
             )
-        method = methods.method_of_stored(
-            stored.configuration, options.algorithm or None, stored.path
-        )
+        clients = stored.clients.part(0, stored.clients.num_clients - stored.run_config.new_clients)
+        plan = stored.planned(clients, engine="in_process", new_clients=0, eval_clients=0)
         delta = stored.run_config.dp_delta
         claimed, num_rounds, faults = _of_ledger(stored)
         terminal.show(f"epsilon claimed      {claimed:.3f}, delta {delta:g}, {num_rounds} rounds")
         terminal.doing(f"looking into {inspection.NOISE_ROUNDS} rounds")
-        faults += _seen_inside(stored, method)
+        faults += _seen_inside(stored, plan)
         if not faults:
             terminal.show("looked inside        noise, bound and draws are as claimed")
         interruption.check()
-        with _with_canaries(stored, options, method) as simulation:
+        with _with_canaries(plan, options.canaries) as simulation:
             for number in range(1, num_rounds + 1):
                 terminal.doing(f"round {number} of {num_rounds}, with canaries")
                 simulation.run_round()
@@ -113,12 +111,9 @@ def _accountant(stored, num_rounds):
     return private.accountant_of(drawn, exchanges, **claim)
 
 
-def _seen_inside(stored, method) -> list[str]:
+def _seen_inside(stored, plan) -> list[str]:
     """Returns the contradictions in a few rounds of the same run with another secret."""
-    config = stored.run_config
-    clients = stored.clients.part(0, stored.clients.num_clients - config.new_clients)
-    config = settings_read.changed(config, engine="in_process", new_clients=0, eval_clients=0)
-    inside = []
+    inside, method = [], plan.method
 
     def build(model, settings):
         inside.append(inspection.Inspected(method.build(model, settings)))
@@ -126,32 +121,22 @@ def _seen_inside(stored, method) -> list[str]:
 
     # Under a name of its own it shares no traces with the method.
     looked_at = dataclasses.replace(method, name=f"{method.name}, inspected", build=build)
-    plan = Plan.of(config, looked_at, clients, **stored.hyper_parameters)
-    with build_lib.simulation_of(plan) as simulation:
-        accountant = _accountant(stored, config.num_rounds)
+    with build_lib.simulation_of(dataclasses.replace(plan, method=looked_at)) as simulation:
+        accountant = _accountant(stored, plan.settings.num_rounds)
         begun = simulation.server_state.wrapper[0].noise_multiplier
         accountant = dataclasses.replace(accountant, noise_multiplier=float(begun))
         return list(inspection.faults(simulation, inside[-1], accountant))
 
 
-def _with_canaries(stored: StoredRun, options: Options, method: methods.Method) -> Simulation:
+def _with_canaries(plan: Plan, number: int) -> Simulation:
     """Returns the simulation of a run's clients and of canaries, with the same share per round."""
-    config = stored.run_config
-    clients = stored.clients.part(0, stored.clients.num_clients - config.new_clients)
-    clients = everybody = dataclasses.replace(clients, client_names=None)
-    num_all = clients.num_clients + options.canaries
+    assert plan.clients is not None
+    clients = everybody = dataclasses.replace(plan.clients, client_names=None)
+    num_all, method = clients.num_clients + number, plan.method
     while everybody.num_clients < num_all:  # Canaries have copies of the clients' data.
         left = num_all - everybody.num_clients
         everybody = everybody.joined_by(clients.part(0, min(left, clients.num_clients)))
-    config = settings_read.changed(
-        config,
-        engine="in_process",
-        clients_per_round=round(
-            config.most_per_round(clients.num_clients) * num_all / clients.num_clients
-        ),
-        new_clients=0,
-        eval_clients=0,
-    )
+    per_round = plan.settings.most_per_round(clients.num_clients) * num_all / clients.num_clients
     planted = dataclasses.replace(
         method,
         name=f"{method.name}, with canaries",
@@ -159,4 +144,5 @@ def _with_canaries(stored: StoredRun, options: Options, method: methods.Method) 
             method.build(model, settings), clients.num_clients, _SEED
         ),
     )
-    return build_lib.simulation_of(Plan.of(config, planted, everybody, **stored.hyper_parameters))
+    plan = plan.but(clients_per_round=round(per_round))
+    return build_lib.simulation_of(dataclasses.replace(plan, method=planted, clients=everybody))

@@ -195,6 +195,26 @@ class StoredRun:
         """Returns the statistics of all clients; see `Simulation.evaluate`."""
         return self._restored.evaluate(train_loss, metrics=metrics)
 
+    def planned(self, clients: data.ClientData | None = None, **settings: Any) -> Plan:
+        """Returns the plan of the run for its clients or others, with other settings.
+
+        A model, a method and a network file of the user's own have to be given as in the run.
+        """
+        if self._has_own_model != (self._given_model is not None):
+            expected, whose = ("given", "your own") if self._has_own_model else ("left out", "ours")
+            raise RunDirectoryError(
+                f"`model` must be {expected} for the run in {self.path}, which trained a model of "
+                f"{whose}. Call load_run(directory, ...) with what the run was given."
+            )
+        about = self.configuration
+        if not self._has_own_model:
+            network = methods.network_of_stored(about, self._given_network, self.path)
+            settings |= {"network": network}
+        method = methods.method_of_stored(about, self._given_algorithm, self.path)
+        run_config = settings_read.changed(self.run_config, **settings)
+        clients = self.clients if clients is None else clients
+        return Plan.of(run_config, method, clients, self._given_model, **self.hyper_parameters)
+
     def simulation(
         self, engine: str = "in_process", clients: data.ClientData | None = None
     ) -> Simulation:
@@ -217,12 +237,6 @@ class StoredRun:
         checkpoints = Checkpoints(self.path / "checkpoints")
         if not checkpoints.exist():
             raise self._no_checkpoint()
-        if self._has_own_model != (self._given_model is not None):
-            expected, whose = ("given", "your own") if self._has_own_model else ("left out", "ours")
-            raise RunDirectoryError(
-                f"`model` must be {expected} for the run in {self.path}, which trained a model of "
-                f"{whose}. Call load_run(directory, ...) with what the run was given."
-            )
         values.one_of("engine", engine, engine_choice.NAMES)
         changes: dict[str, Any] = {"engine": engine}
         if clients is not None:
@@ -230,22 +244,13 @@ class StoredRun:
             drawn = min(self.run_config.clients_per_round, clients.num_clients)
             changes |= {"start_from": str(self.path), "new_clients": 0, "eval_clients": 0}
             changes |= {"clients_per_round": drawn, "participation": "fixed"}
-        run_config = settings_read.changed(self.run_config, **changes)
-        if not self._has_own_model:
-            given = self.configuration, self._given_network, self.path
-            run_config = settings_read.changed(
-                run_config, network=methods.network_of_stored(*given)
-            )
-        method = methods.method_of_stored(self.configuration, self._given_algorithm, self.path)
-        of_plan = self.clients if clients is None else clients
-        plan = Plan.of(run_config, method, of_plan, self._given_model, **self.hyper_parameters)
-        simulation = build.simulation_of(plan, self.path)
+        simulation = build.simulation_of(self.planned(clients, **changes), self.path)
         try:
             if clients is None:
                 self._restore(simulation, checkpoints)
             else:
-                earlier_run.take_over(simulation, run_config.start_from)
-                earlier_run.warn_of_trained_rows(run_config.start_from, clients)
+                earlier_run.take_over(simulation, changes["start_from"])
+                earlier_run.warn_of_trained_rows(changes["start_from"], clients)
         except BaseException:
             simulation.close()
             raise
