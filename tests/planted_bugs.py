@@ -56,7 +56,7 @@ BUGS = (
     ("runs/reader", "if pair[0] != pair[1]}", 'if pair[0] != pair[1] and name != "seed"}'),
     ("sweeps/choice", "(trial.first.sign * trial.value, trial)", "(trial.value, trial)"),
     ("reports/metrics", "statistic.sign * np.sort(statistic.sign * values", "np.sort(values"),
-    ("program/flags", "unused += _not_read(", "_not_read("),
+    ("program/flags", "        if is_given(name):", "        if False:"),
 )  # fmt: skip
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 

@@ -58,6 +58,7 @@ def test_a_run_is_audited(share_of_noise, run, digits_dir, capsys, monkeypatch):
     assert before == contents(run)
 
 
+@pytest.mark.thorough
 def test_a_ledger_that_counts_too_few_sums_is_refuted(run, digits_dir, tmp_path, capsys):
     copy = shutil.copytree(run, tmp_path / "copy")
     records = records_of(copy)
