@@ -228,6 +228,34 @@ def test_without_checkpoints_it_has_metrics_alone(digits_dir, tmp_path):
             ask()
 
 
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("config.json", pfl.load_run),
+        ("summary.json", pfl.load_run),
+        ("partition.npz", lambda path: pfl.load_run(path).partition),
+        ("metrics.jsonl", lambda path: pfl.load_run(path).metrics),
+    ],
+)
+def test_damaged_files_are_named(name, ask, copy):
+    whole = (copy / name).read_bytes()
+    for damaged in (b"", whole[len(whole) // 2 :], b"[]\n"):
+        if name == "metrics.jsonl" and not damaged:
+            continue  # A run has this file before its first round.
+        (copy / name).write_bytes(damaged)
+        with pytest.raises(RunDirectoryError, match=rf"{name} in .* must be as a run wrote it"):
+            ask(copy)
+
+
+def test_a_configuration_that_is_none_is_refused(copy):
+    whole = (copy / "config.json").read_bytes()
+    for changed in ({"num_rounds": 0}, {"engine": 3}, {"unknown": 1}, {"dataset": None}):
+        (copy / "config.json").write_bytes(whole)
+        configure(copy, **changed)
+        with pytest.raises(RunDirectoryError, match=r"config\.json in .* must be as a run wrote"):
+            pfl.load_run(copy)
+
+
 def test_a_checkpoint_that_is_replaced_while_it_is_read(copy, digits_dir, monkeypatch):
     """The run that trains has written the next one, and removed the one that was being read."""
     run = pfl.load_run(copy, digits_dir)
