@@ -127,6 +127,42 @@ def test_columns_halves_and_learning(tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+def as_rest(signature, request):
+    """Calls a signature as the REST interface of TensorFlow Serving does.
+
+    Rows have an object each in `instances`, and columns a list of each input in `inputs`.
+    """
+    body = json.loads(request)
+    rows = body.get("instances")
+    columns = body["inputs"] if rows is None else {k: [row[k] for row in rows] for k in rows[0]}
+    specs = signature.structured_input_signature[1]
+    assert columns.keys() == specs.keys()
+    called = {name: tf.constant(cells, specs[name].dtype) for name, cells in columns.items()}
+    outputs = {name: one.numpy().tolist() for name, one in signature(**called).items()}
+    if rows is None:
+        return json.loads(json.dumps({"outputs": outputs}))["outputs"]
+    each = [dict(zip(outputs, cells, strict=True)) for cells in zip(*outputs.values(), strict=True)]
+    return json.loads(json.dumps({"predictions": each}))["predictions"]
+
+
+def test_requests_in_json_by_rows_and_by_columns(tmp_path):
+    """All inputs are named, have an unknown number of rows, and are numbers or texts in JSON."""
+    pfl.export_bundle(simulation_with("mixed"), "all", tmp_path / "bundle")
+    signature = tf.saved_model.load(str(tmp_path / "bundle" / "model")).signatures[
+        "serving_default"
+    ]
+    columns = {"Sex": ["Female", "Male"], "family_income___": [0.5, -2.0], "year": [1990, 77]}
+    columns["client"] = ["1296", "none"]
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    of_rows = as_rest(signature, json.dumps({"instances": rows}))
+    of_columns = as_rest(signature, json.dumps({"inputs": columns}))
+    assert [row["known"] for row in of_rows] == of_columns["known"] == [True, False]
+    assert [row["probabilities"] for row in of_rows] == of_columns["probabilities"]
+    given = {"Sex": columns["Sex"], "family income, $": [0.5, -2.0], "year": [1990, 77]}
+    expected, _ = pfl.PersonalModels(tmp_path / "bundle").predict(columns["client"], given)
+    np.testing.assert_allclose(of_columns["probabilities"], expected, rtol=1e-6)
+
+
 def test_heads_learn_and_are_kept(tmp_path):
     """Also the head of a new client, and never for another body."""
     clients = clients_of(label_space="global")
