@@ -91,6 +91,35 @@ def test_other_engines_learn_what_they_do_without(engine, clients, model, hidden
         assert_near(learnt(simulation), expected, **NEAR)
 
 
+@pytest.mark.parametrize("place", ["files", "no room"])
+def test_a_simulation_divides_what_was_built_for_the_body(
+    place, clients, model, hidden, monkeypatch, caplog
+):
+    """To the weights without, also where each round has to compute all; a wrapper stays."""
+    learns = {}
+    if place == "no room":
+        monkeypatch.setattr(frozen_features, "_kept", {})
+        monkeypatch.setattr(rows, "_SHARE", 0.0)
+        monkeypatch.setattr(rows, "_SHARE_OF_DISK", 0.0)
+    for name, whole in (("divided", model), ("hidden", hidden)):
+        algorithm = build_method("pflego", whole, **SETTINGS)
+        both = [
+            pfl.Simulation(algorithm, clients, pfl.Participation(2, 2), "in_process")
+            for _ in range(2)
+        ]
+        assert both[0].algorithm is both[1].algorithm
+        learns[name] = learnt(both[0])
+        shape = (NUM_FEATURES,) if (name, place) == ("divided", "files") else SHAPE
+        assert both[0].data.example_shape == shape
+        for simulation in both:
+            simulation.close()
+    assert_near(learns["divided"], learns["hidden"], **NEAR)
+    assert ("computed in each round" in caplog.text) == (place == "no room")
+    robust = pfl.robust(build_method("fedavg", model), "median")
+    with pfl.Simulation(robust, clients, pfl.Participation(2, 2), "in_process") as simulation:
+        assert simulation.algorithm is robust and simulation.data is clients
+
+
 def test_clients_have_the_test_examples_of_which_features_were_made(simulation, clients):
     """Files are tested by them; a shard on another machine needs none."""
     data, expected = simulation.data, clients.test.of(1)

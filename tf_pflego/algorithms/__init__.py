@@ -4,6 +4,7 @@ A user's own algorithm needs no line; see `algorithms.own_methods`.
 """
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any, cast
@@ -80,7 +81,8 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
 
     Args:
       name: A key of `REGISTRY`, or, for your own method, its builder or FILE.py:FUNCTION.
-      model: The model that it learns.
+      model: The model that it learns. A `Simulation` computes its frozen part once for each
+        example, unless the algorithm is wrapped, as by `private`; see `with_frozen_features`.
       **hyper_parameters: Fields of the algorithm's configuration. The rest keep their defaults.
 
     Raises:
@@ -117,7 +119,10 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
     if algorithm.keeps_personal and cast(SplitModel, algorithm.model).parts.any_personal:
         pairs = served.items()  # No rule of a head trains them.
         served = {name: dataclasses.replace(one, personalize=None) for name, one in pairs}
-    return dataclasses.replace(algorithm, served=served)
+    algorithm = dataclasses.replace(algorithm, served=served)
+    # For a `Simulation`, on a part of the model. What a wrapper returns does not have it.
+    vars(algorithm)["_on_model"] = functools.partial(build, method, **hyper_parameters)
+    return algorithm
 
 
 def _with_statistics(served):

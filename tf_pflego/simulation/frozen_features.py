@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import version
+from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.data.client_split import ClientSplit
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.features import FeatureData
@@ -59,6 +60,29 @@ def with_frozen_features(model: SplitModel, clients: ClientData) -> tuple[SplitM
     except file_arrays.NoRoomError as error:
         log.warning(f"the frozen part of the body is computed in each round: {error}")
         return model, clients
+
+
+def on_features(algorithm: Algorithm, clients: ClientData) -> tuple[Algorithm, ClientData]:
+    """Returns a method on the trained part of its model, and clients with features as examples.
+
+    Both have raw examples if `build_algorithm` does not know how to build the method on another
+    model, the clients are elsewhere, or `with_frozen_features` returns them.
+    """
+    model, build = algorithm.model, vars(algorithm).get("_on_model")
+    has_whole = isinstance(model, SplitModel) and model.frozen is None
+    if build is None or not has_whole or clients.is_elsewhere:
+        return algorithm, as_features(model, clients)
+    try:
+        divided(model)
+    except ValueError as error:
+        log.warning(f"the frozen part of the body is computed in each round: {error}")
+        return algorithm, clients
+    part, clients = with_frozen_features(model, clients)
+    if part is model:
+        return algorithm, clients
+    if "_on_features" not in vars(algorithm):  # Its simulations share what is traced.
+        vars(algorithm)["_on_features"] = build(part)
+    return vars(algorithm)["_on_features"], clients
 
 
 def as_features(model: Any, clients: ClientData) -> ClientData:

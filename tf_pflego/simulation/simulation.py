@@ -24,7 +24,7 @@ from tf_pflego.simulation import earlier, engine_choice, personalizing
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, differences, identity
 from tf_pflego.simulation.evaluation import metrics_of, summarize
 from tf_pflego.simulation.fitting import refuse_changed_turns, refuse_unfit
-from tf_pflego.simulation.frozen_features import as_features
+from tf_pflego.simulation.frozen_features import as_features, on_features
 from tf_pflego.simulation.ledger import Ledger
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.records import LAST_ROUNDS
@@ -43,7 +43,7 @@ class Simulation(Trained):
       algorithm: The algorithm to train with. It keeps its traced functions, and the next simulation
         of this object, on data of the same shape, begins at once, except on Ray, where each shard
         traces a copy of it.
-      data: The clients' data, raw examples also for a model of `with_frozen_features`.
+      data: The clients' data, raw examples also for a body with a frozen part.
       participation: How the participants of a round are sampled.
       engine: Where clients run: tff, in_process, ray on two shards of this machine, `RayOptions`
         for a cluster, or any `Place` that makes an engine. The default is tff where TensorFlow
@@ -79,11 +79,11 @@ class Simulation(Trained):
     ):
         values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
         values.instance("data", data, ClientData, "Make it with `from_arrays` or `federate`.")
+        algorithm, data = on_features(algorithm, data)
         self.algorithm = algorithm
         self.seed = values.seed(seed)
         self.max_restarts = values.whole("max_restarts", max_restarts, 0)
         self.eval_clients = values.whole("eval_clients", eval_clients, 0)
-        data = as_features(algorithm.model, data)
         refuse_unfit(algorithm, data, participation)
         self.round_number = 0
         self.in_round = False
