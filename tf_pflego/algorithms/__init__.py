@@ -121,7 +121,7 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
         served = {name: dataclasses.replace(one, personalize=None) for name, one in pairs}
     algorithm = dataclasses.replace(algorithm, served=served)
     # For a `Simulation`, on a part of the model. What a wrapper returns does not have it.
-    vars(algorithm)["_on_model"] = functools.partial(build, method, **hyper_parameters)
+    vars(algorithm)["_built"] = model, functools.partial(build, method, **hyper_parameters)
     return algorithm
 
 

@@ -68,10 +68,9 @@ def on_features(algorithm: Algorithm, clients: ClientData) -> tuple[Algorithm, C
     Both have raw examples if `build_algorithm` does not know how to build the method on another
     model, the clients are elsewhere, or `with_frozen_features` returns them.
     """
-    model, build = algorithm.model, vars(algorithm).get("_on_model")
-    has_whole = isinstance(model, SplitModel) and model.frozen is None
-    if build is None or not has_whole or clients.is_elsewhere:
-        return algorithm, as_features(model, clients)
+    model, build = vars(algorithm).get("_built", (None, None))
+    if build is None or model.frozen is not None or clients.is_elsewhere:
+        return algorithm, as_features(algorithm.model, clients)
     try:
         divided(model)
     except ValueError as error:
