@@ -282,6 +282,15 @@ def test_a_shared_head_is_level_with_a_mixed_model_of_schools(name):
     assert order[-1] == "`local`"
 
 
+def test_planes_are_hardly_served_better_than_by_one_network():
+    """docs/flights.md says so, and that the lead of a shared head is within FedAvg's deviation."""
+    errors = of_all_rows("flights")
+    fedavg, shared = errors["`fedavg`"], errors["`pflego_shared_head`"]
+    assert 0 < fedavg.mean() - shared.mean() < np.std(fedavg, ddof=1)
+    assert min(errors, key=lambda method: errors[method].mean()) == "`pflego_shared_head`"
+    assert errors["`pflego`"].mean() > max(fedavg.mean(), errors["pooled"].mean())
+
+
 def test_wearers_of_a_watch_are_served_as_well_as_by_training_alone():
     """docs/results/real_tables.md says so of three methods; one network for all is behind."""
     hits = of_all_rows("watch")
