@@ -23,14 +23,14 @@ KNOWN = {
     "partition": {"partition": "dirichlet", "num_clients": 6},  # It deals to other clients.
 }
 # Other values of what is text, or goes with few others.
-CHOSEN = {"algorithm": "pflego", "omniglot_splits": "train", "network": "mlp"}
+CHOSEN = {"algorithm": "pflego", "omniglot_splits": "train", "network": "mlp", "personal": "bias"}
 CHOSEN |= {"compression": "quantized:8", "robust_sum": "median", "attack": "noise"}
 CHOSEN |= {"statistics": "accuracy", "clip_norm": 0.3, "dp_mechanism": "local", "eval_clients": 5}
 # Of tables, whose clients are counted before participants are drawn, and of real federations, which
 # `runs.device_settings` refuses where the accounting does not know of them.
 NEITHER = {
     *("dataset", "client_column", "label_column", "feature_columns", "category_columns", "split"),
-    *("time_column", "task", "missing", "min_rows", "small_clients"),
+    *("time_column", "text_columns", "text_words", "task", "missing", "min_rows", "small_clients"),
     *("separator", "decimal", "unpacked_mb", "engine", "client_names", "spare_clients"),
     *("start_from", "omniglot_splits", "standardize_labels", "huber_delta", "num_shards"),
 }

@@ -67,6 +67,13 @@ ARGUMENTS = [
     ({"label": ["Passed", "Sex"], "features": ["SES"]}, "`label` must be one column for classific"),
     ({"label": "SES"}, "must be different columns, .*; got 'SES' twice"),
     ({"categories": ["SES"]}, "'SES' must be of whole numbers or of text; row"),
+    ({"texts": ["SES"]}, "'SES' must be of text for its words to count; got double"),
+    ({"texts": ["Sex"], "encoding": "codes"}, "`encoding` must be one_hot for texts, .*; got c"),
+    ({"texts": ["Sex"], "categories": ["Sex"]}, "`texts` must be other columns .*; got 'Sex'"),
+    ({"texts": ["year"]}, "`texts` must be some of the features, 'Sex', 'SES'; got 'year'"),
+    ({"texts": ["Sex"], "text_words": 0}, "`text_words` must be at least 1; got 0"),
+    ({"text_words": 9}, "`text_words` must be left out without `texts`; got 9"),
+    ({"texts": ["Sex"], "table": schools.table(Sex=["?!"] * COUNT)}, "a word in some training row"),
     ({"time": "year"}, "`time` must be left out unless `test` is last, .*; got 'year'"),
     ({"separator": ","}, "`separator` and `decimal` must be left out for a table that is no CSV"),
     ({"encoding": "ordinal"}, "`encoding` must be one of one_hot, codes; got 'ordinal'"),
@@ -145,6 +152,7 @@ def test_rows_that_follow_an_earlier_table_have_its_columns_and_are_prepared_as_
     for name, other in (
         ("features", ["SES", "Sex"]),
         ("categories", ["SES"]),
+        ("texts", ["Sex"]),
         ("encoding", "codes"),
         ("missing", "mean"),
     ):

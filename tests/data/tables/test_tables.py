@@ -1,6 +1,10 @@
 """Clients are the rows of a table; features are fitted on the rows that are trained on."""
 
+import dataclasses
 import gzip
+import json
+import re
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +13,7 @@ from pyarrow import parquet
 
 import tf_pflego as pfl
 from tests.data.tables import schools
+from tf_pflego.data.tables.preprocessing import Preprocessing
 
 FEATURES = ["Sex", "SES"]
 LEAST = 1e-6
@@ -112,6 +117,33 @@ def test_numbers_can_be_categories_and_raw_columns_become_the_same_examples():
     assert raw["year"].min() > 1980
     again = clients.preprocessing.examples(pa.table(raw))
     np.testing.assert_allclose(again, examples, atol=LEAST)
+
+
+def test_texts_become_counts_of_the_most_frequent_words_of_the_training_rows():
+    vocabulary = np.array(["Alpha", "beta!", "'gamma", "DELTA", "it's", "--"])
+    said = np.random.default_rng(4).choice(vocabulary, (sum(schools.SIZES), 6))
+    texts = np.array([" ".join(row) + "\t " for row in said], object)
+    texts[:2], is_test = [None, "omega " * 50], np.arange(len(texts)) % 2 == 1
+    clients = clients_of(
+        schools.table(essay=texts, is_test=is_test),
+        features=["SES", "essay"],
+        texts=["essay"],
+        text_words=4,
+        test="column:is_test",
+        missing="mean",
+    )
+    plain = [re.sub("[^a-z ]", "", str(text or "").lower()).split() for text in texts]
+    count = Counter(
+        word for row, test in zip(plain, is_test, strict=True) if not test for word in row
+    )
+    words = sorted(count, key=lambda word: (-count[word], word))[:4]
+    assert clients.preprocessing.columns[1].categories == tuple(words)
+    expected = np.array([[row.count(word) for word in words] for row in plain], np.float32)
+    rows = np.concatenate([*clients.partition.train_indices, *clients.partition.test_indices])
+    found = np.concatenate([clients.train.examples, clients.test.examples])[:, 1:]
+    np.testing.assert_array_equal(found, expected[rows])
+    stored = json.loads(json.dumps(dataclasses.asdict(clients.preprocessing)))
+    assert Preprocessing.of_json(stored) == clients.preprocessing
 
 
 @pytest.mark.parametrize("missing", ["mean", "drop"])

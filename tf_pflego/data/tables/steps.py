@@ -109,6 +109,11 @@ class Asked:
                 f"`encoding` must be {ENCODINGS[0]} for texts, since a count of words is no code; "
                 f"got {encoding}. Leave out one of `encoding` and `texts`."
             )
+        if text_words != TEXT_WORDS and not counted:
+            raise ValueError(
+                f"`text_words` must be left out without `texts`; got {text_words}. Name columns in "
+                "`texts`."
+            )
         if both := sorted({*counted} & {*coded}):
             raise ValueError(
                 f"`texts` must be other columns than `categories`; got {both[0]!r} in both. Leave "
