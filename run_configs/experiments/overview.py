@@ -12,6 +12,7 @@ from paper_pages import (
     accuracy,
     crossed,
     fixed,
+    grouped,
     markdown,
     numbers_of,
     page,
@@ -41,6 +42,12 @@ _BODIES = {
         {"adapted_body_frozen": "frozen", "adapted_body_lora": "adapters in the last block"},
     ),
 }
+# The tasks on texts, with what they are measured by, and the ends of their experiments' names.
+_TEXTS = {
+    "films": ("Films that 943 users rate", "RMSE", "root_mean_squared_error", 1, ".4f"),
+    "speeches": ("Speeches of 41 presidents", "accuracy, %", "accuracy", PERCENT, ".2f"),
+}
+_ADAPTERS = {"": "none", "_lora": "shared", "_own_lora": "own"}
 # The machine was busy when FedAvg ran with Muon; with Adam its clients do the same.
 _TIMED = {"fedavg_muon": "fedavg_adam"}
 
@@ -54,6 +61,7 @@ def pages(results: pathlib.Path) -> dict[str, bytes]:
         "local_speed": ("PGFed paper, Table 7", _speeds(report)),
         "frozen_rounds": ("Rounds on the features of a frozen network", frozen_rounds(report)),
         **{name: (title, _bodies(results, bodies)) for name, (title, bodies) in _BODIES.items()},
+        "real_texts": ("Texts of real people", _texts(results)),
         "pfllib": ("Beside PFLlib", _differences(store.read(results / "pfllib.csv"))),
     }
     cores = str(report["cores"]).encode()
@@ -137,6 +145,33 @@ def _bodies(results, bodies):
     ]
     columns = [heads[degree] for degree in degrees]
     return markdown(["method", "network", *columns, "seconds a round"], lines)
+
+
+def _texts(results):
+    """Returns the tables of methods with and without adapters, one for each task on texts."""
+
+    def line(method, adapters, runs, statistic, scale, form):
+        values = [scale * row[f"test_{statistic}/client_mean/last10"] for row in runs]
+        shown = f"{statistics.mean(values):{form}} ± {statistics.stdev(values):{form}}"
+        # The texts of a participant pass forward as often in a round.
+        steps = int(runs[0]["local_steps"]) if adapters == "own" and method == "pflego" else 0
+        passes = int(runs[0]["local_epochs"] or 1 + steps)
+        bytes_ = statistics.mean(float(row["bytes_down"]) + float(row["bytes_up"]) for row in runs)
+        megabytes = f"{bytes_ / 1e6 / runs[0]['num_rounds']:.3g}"
+        return [f"`{method}`", adapters, shown, passes, megabytes, seconds(runs)]
+
+    parts = []
+    for task, (title, head, *about) in _TEXTS.items():
+        files = {words: results / f"{task}{end}" / store.RUNS for end, words in _ADAPTERS.items()}
+        lines = [
+            line(method, adapters, runs, *about)
+            for adapters, file in files.items()
+            if file.exists()
+            for method, runs in grouped(store.runs_in(file), "algorithm").items()
+        ]
+        heads = ["method", "adapters", head, "passes", "megabytes a round", "seconds a round"]
+        parts += [f"## {title}", markdown(heads, lines)]
+    return "\n\n".join(parts)
 
 
 def frozen_rounds(report):
