@@ -77,7 +77,7 @@ def test_a_page_has_all_sections_and_obeys_no_text(directory, tmp_path, capsys):
     headings = "The methods compared", "What was chosen", "Training", "Clients at the end"
     for heading in (*headings, "Settings"):
         assert f">{heading}</h2>" in page
-    assert page.count("<h3>personalization=no</h3>") == 3
+    assert page.count("<h3>personalization=no</h3>") == 4
     text = html.unescape(page)
     for said in (*sweep.table().verdicts, *sweep.table().notes, *sweep.table().warnings):
         assert said in text

@@ -57,7 +57,7 @@ def page_of(all_runs: Sequence[ReportedRun], reference: ReportedRun) -> dict[str
         "runs": runs,
         "title": _title(runs),
         "numbers_of_clients": _numbers_of_clients(runs),
-        "outcome": _outcome(runs),
+        "outcome": outcome(runs),
         "sections": {key: section for key, section in sections.items() if section[1]},
         "data": {key: one for key, one in data.items() if one},
     }
@@ -78,7 +78,7 @@ def _numbers_of_clients(runs):
     return list(dict.fromkeys(filter(None, numbers)))
 
 
-def _outcome(runs):
+def outcome(runs: Runs) -> dict[str, Any] | None:
     """Returns the final values of the series by the first metric, the best first.
 
     The cards have the values of the best series, and their costs, as means over seeds.
@@ -119,7 +119,7 @@ def _also(one, first):
     tenth = metrics.mean_of_worst_tenth(series.values_of(one, first), first)
     seconds, moved = (np.mean(values) for values in zip(*map(_cost, one.begun), strict=True))
     return {
-        "worst tenth of the clients": metrics.in_unit(tenth, first),
+        "worst tenth": metrics.in_unit(tenth, first),
         "seconds in a round": f"{seconds:.3g}",
         "MB moved": f"{moved:.3g}",
     }

@@ -41,6 +41,7 @@ def write(sweep: StoredSweep, output: pathlib.Path) -> None:
     content = {
         "title": sweep.title,
         "mark": writing.mark_of([sweep.path]),
+        "outcomes": {condition: view.outcome(runs) for condition, runs in groups.items()},
         "sweep": sweep,
         "compared": compared,
         "tables": [tables.in_front(one) for one in compared.tables],
