@@ -67,7 +67,8 @@ def on_config(config):
     """Adds the pages of the methods to the navigation, below their table."""
     for section in config.nav:
         if pages := section.get("Reference"):
-            pages.append({"Methods": ["methods.md", *map(_method_page, REGISTRY)]})
+            tables = "methods.md", "method_facts.md"
+            pages.append({"Methods": [*tables, *map(_method_page, REGISTRY)]})
     return config
 
 

@@ -1,7 +1,8 @@
 """The pages of the methods: the docstrings of their modules, their settings, and what was measured.
 
 A docstring begins with one line, TITLE: LEAD. Its paragraphs become text and its steps of a round a
-list; what is indented, such as the table of symbols, is shown as it stands.
+list; what is indented, such as the table of symbols, is shown as it stands. `docs/method_facts.md`
+has the formula, the paper, the passes and the uses of each.
 """
 
 import ast
@@ -18,6 +19,8 @@ from tf_pflego.core import settings
 
 # Names of the program; an index of a formula has one letter, or theta has it.
 _CODE = re.compile(r"(`[^`]+`|\b(?!theta_)[a-z]{2,}(?:_[a-z]{2,})+\b)")
+# The beginnings of paragraphs that have a heading.
+_HEADED = {"A round": "A round", "Served: ": "Served", "Differences": "Differences from the paper"}
 
 
 def markdown(name: str, root: pathlib.Path) -> str:
@@ -33,18 +36,31 @@ def markdown(name: str, root: pathlib.Path) -> str:
         )
     fields = dataclasses.fields(REGISTRY[name][0])
     overview = overview_of(root / "docs" / "methods.md", name)
-    lines = [f"# {title}", "", _sentence(_escaped(lead)), ""]
+    facts = {
+        heading: cell
+        for headings, row in _rows_of(root / "docs" / "method_facts.md", name)
+        for heading, cell in zip(headings[1:], row[1:], strict=True)
+    }
+    lines = [f"# {title}", "", _sentence(_escaped(lead)), "", f"$${facts.pop('step')[1:-1]}$$", ""]
+    lines += [f"* **{_sentence(key)}**: {text}" for key, text in facts.items()]
+    lines += [f"* **{_sentence(key)}**: {_escaped(text)}" for key, text in overview.items()]
+    lines += [f"* **Source**: [{source}](../../{source})", "", "```sh"]
+    lines += [f"tf-pflego --algorithm={name} --output_dir=runs/{name}", "```", "", "```python"]
+    lines += [f'method = pfl.build_algorithm("{name}", model)', "```", "", "## Method", ""]
     for block in blocks:
+        for beginning, heading in _HEADED.items():
+            if block.startswith(beginning):
+                lines += [f"## {heading}", ""]
+                block = _sentence(block.removeprefix(f"{heading}: "))
         start, _, steps = block.partition("\n")
         if steps.startswith("  1. "):
+            start = start.removeprefix("A round:")  # The heading has it.
             lines += [_escaped(start), "", _escaped(textwrap.dedent(steps)), ""]
         elif block.startswith(" "):
             lines += ["```text", textwrap.dedent(block), "```", ""]
         else:
             lines += [_escaped(block), ""]
-    lines += [f"* **Name**: `{name}`"]
-    lines += [f"* **{_sentence(key)}**: {_escaped(text)}" for key, text in overview.items()]
-    lines += [f"* **Source**: [{source}](../../{source})", "", "## Hyper-parameters", ""]
+    lines += ["## Hyper-parameters", ""]
     lines += [
         f"Each one is a flag of the program, such as `--{fields[0].name}={fields[0].default}`, and "
         f'an argument of `pfl.build_algorithm("{name}", model, NAME=value)`.',
@@ -52,8 +68,7 @@ def markdown(name: str, root: pathlib.Path) -> str:
         *settings_table(REGISTRY[name][0]),
         "",
     ]
-    if rows := measured(name, root):
-        lines += ["## Measured", "", rows]
+    lines += ["## Measured", "", measured(name, root)]
     others = "|".join(other for other in REGISTRY if other != name)
     return re.sub(rf"(?<!\[)`({others})`", r"[`\1`](\1.md)", "\n".join(lines))
 
@@ -110,6 +125,17 @@ def overview_of(path: pathlib.Path, name: str) -> dict[str, str]:
 # Tables in which a method's row may be: the file, what the row says, and where it is explained.
 _MEASURED = (
     (
+        "results/field_high/tables.md",
+        "50 clients of Fashion-MNIST with two classes and 120 images each, 60 rounds: "
+        "test accuracy of all clients as served, and the difference from local training.",
+        "results/small_federations.md#two-classes-per-client-120-images-each",
+    ),
+    (
+        "results/field_watch/tables.md",
+        "Ten wearers of a watch, 40 rounds: the same.",
+        "results/small_federations.md#a-watch",
+    ),
+    (
         "results/table1/tables.md",
         "Test accuracy of a round's participants on Fashion-MNIST, in percent, beside the PFLEGO "
         "paper's: clients hold two classes (High), five (Medium) or all ten (No).",
@@ -129,14 +155,19 @@ _MEASURED = (
 )
 
 
+_LEFT_OUT = ("best round, %", "participants, %", "runs to choose")
+
+
 def measured(name: str, root: pathlib.Path) -> str:
     """Returns in Markdown what `results` and the flag file of a method say of it."""
     lines = []
     for path, what, link in _MEASURED:
         # The first table of the file; the others tell the same runs in another way.
         for headings, row in list(_rows_of(root / path, name))[:1]:
+            pairs = zip(headings[1:], row[1:], strict=True)
+            shown, cells = zip(*(pair for pair in pairs if pair[0] not in _LEFT_OUT), strict=True)
             lines += [f"{what} [How it was measured](../{link}).", ""]
-            lines += [_row_of(headings[1:]), "|---" * len(headings[1:]) + "|", _row_of(row[1:]), ""]
+            lines += [_row_of(shown), "|---" * len(shown) + "|", _row_of(cells), ""]
     for path in sorted((root / "run_configs" / "fashion_mnist").glob(f"{name}_*.flags")):
         if path.stem.rpartition("_")[0] != name:
             continue
@@ -151,7 +182,7 @@ def _rows_of(path, name):
     for line in path.read_text(encoding="utf-8").splitlines():
         if re.fullmatch(r"\|[-|: ]+\|", line):
             headings = _cells(previous)
-        elif line.startswith("|") and re.match(rf"\|\s*\[?`{name}`", line):
+        elif line.startswith("|") and re.match(rf"\|\s*\[?(`{name}`|{name}\s*\|)", line):
             yield headings, _cells(line)
         previous = line
 

@@ -210,6 +210,12 @@ def test_the_page_of_a_method_is_its_module_with_what_it_serves_and_differs_in(n
     differing = r"\n\nDifferences from the paper(?:, which is [^:]+)?: \S"
     assert len(re.findall(differing, docstring)) == 1
     assert not words_of(docstring) - words_of(page.replace("\\", ""))
+    parts = r"\n\$\$\S.*\$\$\n", r"\*\*Paper\*\*: (none|\[.*\b(19|20)\d\d\b.*\]\(https://)"
+    facts = "A client", "Passes in a round", "Down / up, in models", "Good for", "Unsuitable if"
+    headings = "Served", "Differences from the paper", "Hyper-parameters", "Measured"
+    parts += *(rf"\*\*{fact}\*\*: \S" for fact in facts), *(f"\n## {one}\n" for one in headings)
+    parts += rf"\ntf-pflego --algorithm={name} ", rf"\(\"{name}\", model\)", r"\n\| 3 \| "
+    assert [part for part in parts if not re.search(part, page)] == []
     for field in dataclasses.fields(algorithms.REGISTRY[name][0]):
         assert f"| `{field.name}` |" in page
 
