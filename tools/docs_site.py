@@ -7,6 +7,7 @@ which is right for the first. For the site,
 * a Markdown file that a page links to becomes a page of the site, and so do its own links,
 * the source of a method becomes the page that `method_pages` makes of it,
 * a notebook becomes a page with what its cells have printed and drawn,
+* the tables of the quickstart become its report page, made from the committed results,
 * any other source becomes a page that shows it, and
 * images, tables and other data are copied.
 
@@ -14,8 +15,9 @@ Those of methods and notebooks are in folders of these names, all others in the 
 of the site. A link to what does not exist ends the build. The overview in `docs/methods.md` has one
 row per method, which the method's page takes over.
 
-A line `<!-- settings of RunConfig -->` becomes the table of its settings. Text between the
-lines `<!-- in the repository alone -->` and `<!-- end -->` is not on the site.
+A line `<!-- settings of RunConfig -->` becomes the table of its settings, and a line
+`<!-- example of README.md -->` the first Python block there and its output. Text between the lines
+`<!-- in the repository alone -->` and `<!-- end -->` is not on the site.
 
 Below a heading `## NAME`, a line `::: tf_pflego.NAME` is the entry of a public name of the API. The
 entry has a heading of its own, with the signature, in the place of that one.
@@ -26,6 +28,7 @@ import os
 import pathlib
 import posixpath
 import re
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads these at its import.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # It says on standard error that they are on.
@@ -36,10 +39,12 @@ from mkdocs.structure.files import File
 
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.sweeps import load_sweep
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = "repository"
 _HOME_PAGE = "README.md"
+_REPORT, _REPORTED = "report.html", "results/quickstart/tables.md"
 
 # A link, or a fenced block, in which none is one.
 _LINK_OR_FENCE = re.compile(
@@ -55,6 +60,7 @@ _ENTRY_ON_SITE = r"""<a id="{anchor}"></a>
       show_root_toc_entry: true
 """
 _SETTINGS = "<!-- settings of RunConfig -->"
+_EXAMPLE = "<!-- example of README.md -->"
 _NOT_ON_SITE = re.compile(
     r"^<!-- in the repository alone -->\n.*?^<!-- end -->\n+", re.DOTALL | re.MULTILINE
 )
@@ -107,6 +113,10 @@ def on_page_markdown(markdown, *, page, config, files):
     if _SETTINGS in markdown:
         table = "\n".join(method_pages.settings_table(RunConfig))
         markdown = markdown.replace(_SETTINGS, table)
+    if _EXAMPLE in markdown:
+        readme = (ROOT / _HOME_PAGE).read_text(encoding="utf-8")
+        example = re.search(r"```python\n.*?```\n\n```text\n.*?```\n", readme, re.DOTALL)[0]
+        markdown = markdown.replace(_EXAMPLE, example)
     return _ENTRY.sub(
         lambda match: _ENTRY_ON_SITE.format(name=match[1], anchor=match[1].lower()), markdown
     )
@@ -124,6 +134,8 @@ def _site_uri(target, page):
     """Returns the path on the site of a file of the repository."""
     if target == _HOME_PAGE:
         return "index.md"
+    if target == _REPORTED:
+        return _REPORT
     if target.startswith("docs/"):
         return target.removeprefix("docs/")
     path = pathlib.PurePosixPath(target)
@@ -159,6 +171,11 @@ def _target(link, here):
 def _added(config, target, uri):
     """Returns the file of the site for one of the repository."""
     source = ROOT / target
+    if uri == _REPORT:
+        with tempfile.TemporaryDirectory() as directory:
+            page = pathlib.Path(directory, _REPORT)
+            load_sweep(source.parent).report(page)
+            return File.generated(config, uri, content=page.read_text(encoding="utf-8"))
     if not uri.endswith(".md"):
         return File.generated(config, uri, abs_src_path=str(source))
     content = source.read_text(encoding="utf-8")

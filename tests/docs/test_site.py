@@ -37,7 +37,7 @@ def site(made_once):
 def test_the_site_has_every_page_without_the_repositorys_notes_and_needs_no_other_host(site):
     built = {str(path.relative_to(site)) for path in site.rglob("*.html")}
     expected = {name_of(path).replace(".md", ".html") for path in PAGES}
-    expected |= {f"methods/{name}.html" for name in algorithms.REGISTRY}
+    expected |= {f"methods/{name}.html" for name in algorithms.REGISTRY} | {"report.html"}
     expected |= {f"notebooks/{path.stem}.html" for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert expected <= built
     fetched = re.compile(
@@ -97,7 +97,15 @@ def test_formulas_are_shown_and_no_line_begins_with_the_mark_behind_one(open_pag
 
 def test_no_page_of_the_site_is_wider_than_the_screen(open_page):
     """And code of up to 100 columns can be read without moving it, where there is room."""
-    for name in ("index", "methods", "methods/pgfed", "reference/simulation", "own_method", "tff"):
+    for name in (
+        "index",
+        "report",
+        "methods",
+        "methods/pgfed",
+        "reference/simulation",
+        "own_method",
+        "tff",
+    ):
         page = open_page(name)
         codes = "[...document.querySelectorAll('.highlight code')]"
         cut = page.evaluate(
