@@ -35,15 +35,9 @@ def markdown(name: str, root: pathlib.Path) -> str:
             "Begin it so."
         )
     fields = dataclasses.fields(REGISTRY[name][0])
-    overview = overview_of(root / "docs" / "methods.md", name)
-    facts = {
-        heading: cell
-        for headings, row in _rows_of(root / "docs" / "method_facts.md", name)
-        for heading, cell in zip(headings[1:], row[1:], strict=True)
-    }
+    facts = facts_of(name, root)
     lines = [f"# {title}", "", _sentence(_escaped(lead)), "", f"$${facts.pop('step')[1:-1]}$$", ""]
     lines += [f"* **{_sentence(key)}**: {text}" for key, text in facts.items()]
-    lines += [f"* **{_sentence(key)}**: {_escaped(text)}" for key, text in overview.items()]
     lines += [f"* **Source**: [{source}](../../{source})", "", "```sh"]
     lines += [f"tf-pflego --algorithm={name} --output_dir=runs/{name}", "```", "", "```python"]
     lines += [f'method = pfl.build_algorithm("{name}", model)', "```", "", "## Method", ""]
@@ -108,18 +102,15 @@ def settings_table(config: Any) -> Iterator[str]:
         yield f"| `{field.name}` | {shown} | {takes(field)} | {_escaped(field.metadata['help'])} |"
 
 
-def overview_of(path: pathlib.Path, name: str) -> dict[str, str]:
-    """Returns the row of a method in the table of all methods: {heading: text} but for its name."""
-    rows = [
-        dict(zip(headings[1:], row[1:], strict=True))
-        for headings, row in _rows_of(path, name)
-        if row[0].startswith("[")  # A link to the method's source.
-    ]
-    if len(rows) != 1:
-        raise ValueError(
-            f"{path.name} must have one row of a table for {name}; got {len(rows)}. Correct it."
-        )
-    return rows[0]
+def facts_of(name: str, root: pathlib.Path) -> dict[str, str]:
+    """Returns {heading: cell} of the rows of a method in the tables of all methods."""
+    return {
+        heading: cell
+        for page in ("method_facts", "methods")
+        for headings, row in _rows_of(root / "docs" / f"{page}.md", name)
+        if row[0].startswith("[")  # A link to the source of the method.
+        for heading, cell in zip(headings[1:], row[1:], strict=True)
+    }
 
 
 # Tables in which a method's row may be: the file, what the row says, and where it is explained.

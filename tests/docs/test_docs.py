@@ -239,7 +239,7 @@ def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
     sizes = [body, body + 3 * 401]  # without and with the head
     if name == "feddbe":
         sizes += [size + 400 for size in sizes]
-    row = method_pages.overview_of(DOCS / "methods.md", name)["down / up, in models"]
+    row = method_pages.facts_of(name, ROOT)["down / up, in models"]
     for key, said in zip(("bytes_down", "bytes_up"), row.split(" / "), strict=True):
         moved = record[key] / (4 * record["participants"])
         if said == "< 1":

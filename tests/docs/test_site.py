@@ -97,15 +97,8 @@ def test_formulas_are_shown_and_no_line_begins_with_the_mark_behind_one(open_pag
 
 def test_no_page_of_the_site_is_wider_than_the_screen(open_page):
     """And code of up to 100 columns can be read without moving it, where there is room."""
-    for name in (
-        "index",
-        "report",
-        "methods",
-        "methods/pgfed",
-        "reference/simulation",
-        "own_method",
-        "tff",
-    ):
+    names = "index report methods methods/pgfed reference/simulation own_method tff"
+    for name in names.split():
         page = open_page(name)
         codes = "[...document.querySelectorAll('.highlight code')]"
         cut = page.evaluate(

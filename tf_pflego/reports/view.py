@@ -185,11 +185,6 @@ def _curves(runs):
     return {
         "titles": _titles(runs.metrics),
         "axes": {axis: series.AXES[axis] for axis in axes},
-        "has_seeds": any(len(one.runs) > 1 for one in runs.series),
-        "has_bands": len(runs.series) <= figures.CROWD and _has_bands(runs),
-        "has_faded": any(one.number == figures.FADED for one in runs.series),
-        "has_no_bytes": "megabytes" not in axes,
-        "has_marked": 0 < sum(one.marked for one in runs.series) < len(runs.series),
         "not_drawn": runs.not_drawn,
         "charts": [
             chart(runs, number, metric, axis, hidden=number > 0 or axis != axes[0])
@@ -202,12 +197,6 @@ def _curves(runs):
 
 def _titles(names):
     return dict(enumerate(map(metrics.title_of, names)))
-
-
-def _has_bands(runs):
-    """Returns whether seeds differ in a metric."""
-    curves = (line.curve for m in runs.metrics for line in charts.lines_of(runs, m, "rounds"))
-    return any(np.any(curve.low < curve.high) for curve in curves)
 
 
 def chart(runs: Runs, number: int, metric: str, axis: str, hidden: bool = False) -> dict[str, Any]:
