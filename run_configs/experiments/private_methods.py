@@ -18,7 +18,7 @@ from tf_pflego.models.split_model import SplitModel
 class FineTunedConfig(FedAvgConfig):
     """Hyper-parameters of FedAvg that is fine-tuned."""
 
-    fine_tuning_steps: int = settings.fine_tuning_steps(20)
+    fine_tuning_steps: int = settings.setting(20, "f, as in `fedavg`", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -173,3 +173,16 @@ def test_flag_files_to_read_are_one_per_algorithm_with_what_was_measured():
     cell = documents.EXPERIMENTS["table1"].planned[0]
     text = documents.flag_file("table1", cell, [], "own.flags")
     assert "# Not measured yet: results/table1/runs.csv has no run of it." in text
+
+
+def test_the_page_of_the_files_counts_the_rows_of_changed_trees():
+    text = (ROOT / "docs" / "results" / "files.md").read_text(encoding="utf-8")
+    section = re.search(r"## Commits of the rows\n(.*?)The rows of films", text, re.S)[1]
+    pairs = re.findall(r"(\d+)(?: rows)?\s+of\s+(\w+)", section)
+    said = {name: int(count) for count, name in pairs}
+    counted = {}
+    for name in WITH_RUNS:
+        rows = store.runs_in(RESULTS / name / store.RUNS)
+        if changed := sum(row["commit"].endswith("+changes") for row in rows):
+            counted[name] = changed
+    assert said == counted
