@@ -27,7 +27,7 @@ RUN_IT = "run `python tools/documents.py`"
 LAST_ROUNDS = 10
 # The mean of ten numbers in another order of summation.
 SUMMATION_TOLERANCE = 1e-12
-# clients.csv has six digits of an accuracy.
+# clients.csv has six digits of each value.
 SIX_DIGITS = 1e-6
 
 
