@@ -127,7 +127,9 @@ class Training:
           ValueError: The simulation has another method or other clients.
         """
         algorithm, clients = self._process.algorithm, self._clients
-        same_method = getattr(simulation, "algorithm", None) is algorithm
+        # A simulation has it on the trained part of a frozen body.
+        methods = algorithm, vars(algorithm).get("_on_features")
+        same_method = any(getattr(simulation, "algorithm", 0) is one for one in methods)
         if not same_method or not np.array_equal(simulation.data.train.sizes, clients.train.sizes):
             raise ValueError(
                 f"`simulation` must be a `Simulation` of the process's {algorithm.name} with the "
