@@ -68,8 +68,8 @@ def example_spec(model: Any, example_shape: Sequence[int] | None) -> tf.TensorSp
     dtype = tf.as_dtype(inputs[0].dtype) if inputs else tf.float32
     if not (dtype.is_integer or dtype.is_floating):
         raise ValueError(
-            f"`body` must take floats or integers; it takes {dtype.name}. Turn the examples into "
-            "numbers when the clients' data is made."
+            f"`body` must take floats or integers; it takes {dtype.name}. Apply layers such as "
+            "TextVectorization to the examples before `from_arrays`, and start the body after them."
         )
     shape = inputs[0].shape[1:] if inputs and example_shape is None else example_shape
     if shape is None or None in tuple(shape):
