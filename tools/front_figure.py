@@ -56,7 +56,7 @@ def main() -> None:
             panel.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), xlabel="first input", aspect=1)
         os.chdir(ROOT)
     panels[0].set_ylabel("second input")
-    svg = figures.svg_of(drawn, "b", SAID).replace(">", STYLE, 1)
+    svg = str(figures.svg_of(drawn, "b", SAID)).replace(">", STYLE, 1)
     (ROOT / "docs" / "images" / "boundaries.svg").write_text(f"{svg}\n", encoding="utf-8")
 
 
