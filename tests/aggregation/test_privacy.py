@@ -146,7 +146,7 @@ def test_an_upload_that_is_lost_counts_as_zero_and_nothing_is_made_again(
             asked.append(cohort.ids.tolist())
             outcome = run_exchange(exchange, message, cohort, *others)
             lost = np.array([len(asked) == 2, False, False])
-            return outcome._replace(finite=~lost, absent=lost)
+            return outcome._replace(finite=~lost)
 
         monkeypatch.setattr(engine, "run_exchange", losing)
         record = simulation.run_round()

@@ -28,7 +28,7 @@ def without(simulation, lost):
     def exchange(exchange, message, cohort, *more):
         here = ~np.isin(cohort.ids, lost)
         cohort = cohort._replace(ids=cohort.ids[here], seeds=cohort.seeds[here])
-        return run(exchange, message, cohort, *more)._replace(finite=here, absent=~here)
+        return run(exchange, message, cohort, *more)._replace(finite=here)
 
     simulation._engine.run_exchange = exchange
 
