@@ -289,6 +289,7 @@ def test_planes_are_hardly_served_better_than_by_one_network():
     assert 0 < fedavg.mean() - shared.mean() < np.std(fedavg, ddof=1)
     assert min(errors, key=lambda method: errors[method].mean()) == "`pflego_shared_head`"
     assert errors["`pflego`"].mean() > max(fedavg.mean(), errors["pooled"].mean())
+    assert errors["`local`"].mean() > errors["`pflego`"].mean() + 3
 
 
 def test_wearers_of_a_watch_are_served_as_well_as_by_training_alone():
