@@ -116,3 +116,21 @@ def test_rounds_on_texts_cost_what_the_page_says():
         once = {"pflego", "pflego_shared_head"}
         assert {method for method, epochs in passes.items() if epochs is None} == once
         assert {epochs for method, epochs in passes.items() if method not in once} == {"2"}
+
+
+def test_adapters_in_a_text_network_cost_more_than_they_bring():
+    keys = "test_accuracy/client_mean/last10", store.SECONDS, "bytes_down"
+
+    def means(name, method):
+        rows = [row for row in sweep_of(name).rows if row["algorithm"] == method]
+        assert len(rows) == 3
+        return np.mean([[float(row[key]) for key in keys] for row in rows], axis=0)
+
+    for method, name, lost, bytes_ in (
+        ("pflego", "speeches_lora", 1, 3.5),
+        ("fedper", "speeches_own_lora", 3, 1),
+    ):
+        plain, adapted = means("speeches", method), means(name, method)
+        assert round(100 * (plain - adapted)[0]) == lost
+        assert adapted[1] > 24 * plain[1]
+        np.testing.assert_allclose(adapted[2], bytes_ * plain[2], rtol=0.01)
