@@ -159,11 +159,13 @@ def measured(name: str, root: pathlib.Path) -> str:
             shown, cells = zip(*(pair for pair in pairs if pair[0] not in _LEFT_OUT), strict=True)
             lines += [f"{what} [How it was measured](../{link}).", ""]
             lines += [_row_of(shown), "|---" * len(shown) + "|", _row_of(cells), ""]
+    if not lines:
+        lines += ["No sweep has a run of it yet.", ""]
     for path in sorted((root / "run_configs" / "fashion_mnist").glob(f"{name}_*.flags")):
         if path.stem.rpartition("_")[0] != name:
             continue
         file = f"run_configs/fashion_mnist/{path.name}"
-        lines += [f"A whole run on Fashion-MNIST and its accuracy: [{file}](../../{file}).", ""]
+        lines += [f"A whole run on Fashion-MNIST: [{file}](../../{file}).", ""]
     return "\n".join(lines)
 
 

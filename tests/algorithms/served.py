@@ -193,7 +193,7 @@ def gpfl(asked, x):
 
 
 NEWEST = ("fedavg as it is", "ditto generic", "fedrod generic")
-TUNED = ("fedavg", "fedprox", "feddyn", "scaffold", "fednova", "moon")
+TUNED = ("fedavg", "fedprox", "feddyn", "scaffold", "fednova", "moon", "fedmuon")
 OWN = ("local", "pgfed", "pgfedmo", "pgfed_ce", "pfedme", "fedfomo", "mr_mtl", "fedamp", "fedas")
 OWN_HEAD = ("pflego", "fedrecon", "fedper", "fedrep", "fedpac")
 ORACLES = {

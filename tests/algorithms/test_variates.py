@@ -1,6 +1,6 @@
 """Methods that correct or weigh their clients' steps, or pull them, against float64 oracles.
 
-SCAFFOLD, FedNova, MR-MTL, FedAMP, and PGFed with its variants.
+SCAFFOLD, FedMuon, FedNova, MR-MTL, FedAMP, and PGFed with its variants.
 """
 
 import numpy as np
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
     DROPPED,
+    LOCAL,
     ORACLE_TOLERANCE,
     assert_close,
     assert_means,
@@ -67,6 +68,48 @@ def test_scaffold(tiny_model, tiny_clients, config):
 
     rate = config.get("server_learning_rate", 1)
     assert_means(simulation, trained, check, rate=rate, mean_of=plain_mean)
+
+
+def steps_of_muon(weights):
+    """Minus lmo of the kernel, by its singular values, and the bias and the head themselves."""
+    kernel, *others = weights
+    left, values, right = np.linalg.svd(kernel, full_matrices=False)
+    values /= np.linalg.norm(values)
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return [0.4 * np.sqrt(max(kernel.shape)) * (left * values) @ right, *others]
+
+
+@pytest.mark.parametrize(
+    ("a", "config"),
+    [(0.1, {}), thorough(1.0, DROPPED), (0.3, {"correction": False})],
+    ids=["FedMuon", "without momentum", "LocalMuon"],
+)
+def test_fedmuon(tiny_model, tiny_clients, a, config):
+    """Weights, and the variates of the server and of each client, which are its momenta."""
+    asked = config | {"gradient_share": a, "client_learning_rate": 0.02}
+    simulation = simulation_of("fedmuon", tiny_model, tiny_clients, **asked)
+    zeros = [np.zeros_like(leaf) for leaf in flat(simulation.server_state.weights)]
+    variates, new = dict.fromkeys(range(3), zeros), {}
+
+    def trained(x, client, number):
+        c, c_i = plain_mean(variates.values()), variates[client]
+        correction = combine(c, -1, c_i) if config.get("correction", True) else zeros
+        momentum = c_i
+        for batch in draw(tiny_clients, client, number, **config):
+            slope = combine(batches.gradient(x, *batch), LOCAL["client_weight_decay"], x)
+            momentum = combine([(1 - a) * m for m in momentum], a, slope)
+            x = combine(x, -0.02, steps_of_muon(combine(momentum, 1, correction)))
+        new[client] = momentum
+        return x
+
+    def check(x):
+        variates.update(new)
+        total = [3 * c for c in plain_mean(variates.values())]
+        assert_close(flat(simulation.server_state.variates), total)
+        assert_own(simulation, variates, "variate")
+
+    assert_means(simulation, trained, check, mean_of=plain_mean)
 
 
 def test_the_servers_variate_stays_the_clients_mean_when_some_join(tiny_model, tiny_clients):

@@ -214,7 +214,8 @@ def test_the_page_of_a_method_is_its_module_with_what_it_serves_and_differs_in(n
     facts = "A client", "Passes in a round", "Down / up, in models", "Good for", "Unsuitable if"
     headings = "Served", "Differences from the paper", "Hyper-parameters", "Measured"
     parts += *(rf"\*\*{fact}\*\*: \S" for fact in facts), *(f"\n## {one}\n" for one in headings)
-    parts += rf"\ntf-pflego --algorithm={name} ", rf"\(\"{name}\", model\)", r"\n\| 3 \| "
+    parts += rf"\ntf-pflego --algorithm={name} ", rf"\(\"{name}\", model\)"
+    parts += (r"No sweep has a run of it yet\." if name == "fedmuon" else r"\n\| 3 \| ",)
     assert [part for part in parts if not re.search(part, page)] == []
     for field in dataclasses.fields(algorithms.REGISTRY[name][0]):
         assert f"| `{field.name}` |" in page

@@ -55,6 +55,7 @@ _NAMES = (
     "ifca",
     "pfedfda",
     "fedpac",
+    "fedmuon",
 )
 
 

@@ -147,9 +147,7 @@ def muon(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
 
     def parted(nest):
         """Returns the matrices of the body, all other leaves, and the kind of each leaf."""
-        leaves = tf.nest.flatten(nest)
-        in_body = len(tf.nest.flatten(nest.theta)) if isinstance(nest, Weights) else len(leaves)
-        kinds = [len(leaf.shape) > 1 and k < in_body for k, leaf in enumerate(leaves)]
+        leaves, kinds = tf.nest.flatten(nest), are_matrices_of_body(nest)
         matrices = [leaf for leaf, is_matrix in zip(leaves, kinds, strict=True) if is_matrix]
         others = [leaf for leaf, is_matrix in zip(leaves, kinds, strict=True) if not is_matrix]
         return matrices, others, kinds
@@ -163,7 +161,7 @@ def muon(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
         matrices, others, kinds = parted(weights)
         velocity = [MOMENTUM * v + g for v, g in zip(state.velocity, slopes, strict=True)]
         moved_matrices = iter(
-            w - learning_rate * _with_equal_singular_values(g + MOMENTUM * v)
+            w - learning_rate * with_equal_singular_values(g + MOMENTUM * v)
             for w, g, v in zip(matrices, slopes, velocity, strict=True)
         )
         others, adam_state = for_others.apply(other_slopes, state.of_others, others)
@@ -174,8 +172,15 @@ def muon(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
     return Optimizer(init, apply)
 
 
-def _with_equal_singular_values(tensor):
-    """Returns a tensor of the same shape with about 0.4 as its root mean square."""
+def are_matrices_of_body(nest: Structure) -> list[bool]:
+    """Returns for each leaf of a nest whether Muon moves it; of `Weights`, no leaf of the head."""
+    leaves = tf.nest.flatten(nest)
+    in_body = len(tf.nest.flatten(nest.theta)) if isinstance(nest, Weights) else len(leaves)
+    return [len(leaf.shape) > 1 and k < in_body for k, leaf in enumerate(leaves)]
+
+
+def with_equal_singular_values(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor of the same shape, of two or more axes, with a root mean square near 0.4."""
     rows, columns = np.prod(tensor.shape[:-1]), tensor.shape[-1]
     x = tf.reshape(tensor, [rows, columns])
     if rows > columns:  # The products are between the shorter side and itself.
