@@ -67,7 +67,7 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
         method = "fedavg" if number == 4 else "pflego"
         with simulation_for(model, method) as simulation:
             (client,) = served_clients(simulation, [1])
-            train, labels = simulation.data.train.of(1)
+            train, labels = clients_for(model).train.of(1)  # Its own may be features.
             for format, suffix in [*SUFFIXES.items()][:count]:
                 # In TFLite others learn on in the neighbouring files.
                 learns = format == "savedmodel" or (
