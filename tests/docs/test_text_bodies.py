@@ -1,4 +1,4 @@
-"""The code for text of docs/trained_bodies.md, with a small backbone in place of a preset."""
+"""The code for text of docs/texts.md, with a small backbone in place of a preset."""
 
 import sys
 import types
@@ -28,7 +28,7 @@ def backbone(preset, dropout):
 @pytest.mark.lines("current")
 @pytest.mark.skipif(keras.__version__.startswith("2."), reason="KerasHub needs Keras 3")
 def test_a_backbone_for_text_is_frozen_as_the_page_shows(monkeypatch):
-    text = (pages.ROOT / "docs" / "trained_bodies.md").read_text(encoding="utf-8")
+    text = (pages.ROOT / "docs" / "texts.md").read_text(encoding="utf-8")
     (block,) = [one.text for one in pages.blocks(text) if "keras_hub" in one.text]
     package, rows = types.ModuleType("keras_hub"), np.array([[2, 7, 3] + [0] * 13] * 2, np.int32)
     package.models = types.SimpleNamespace(

@@ -1,4 +1,4 @@
-"""What docs/trained_bodies.md says of the results in the repository is so."""
+"""What docs/trained_bodies.md and docs/texts.md say of the results in the repository is so."""
 
 import json
 
