@@ -79,7 +79,7 @@ def test_averaged_steps_of_muon_end_where_clients_disagree_and_exact_sums_do_not
     local["client_rate_decay"] = 0.96 ** (1 / 2**halvings)
     model, _ = least_squares
     assert slope(model, model.initial_theta[0]) == pytest.approx(1.06, abs=0.005)
-    stays = slope_after(rounds, "fedmuon", *least_squares, correction=False, **local)
+    stays = slope_after(rounds, "fedmuon", *least_squares, control_variates=False, **local)
     assert stays == pytest.approx(slope(model, BEST[0]), abs=1e-3)
     assert stays == pytest.approx(0.966, abs=1e-3)
     assert slope_after(rounds, "fedmuon", *least_squares, **local) < 1e-3

@@ -82,7 +82,7 @@ def steps_of_muon(weights):
 
 @pytest.mark.parametrize(
     ("a", "config"),
-    [(0.1, {}), thorough(1.0, DROPPED), (0.3, {"correction": False})],
+    [(0.1, {}), thorough(1.0, DROPPED), (0.3, {"control_variates": False})],
     ids=["FedMuon", "without momentum", "LocalMuon"],
 )
 def test_fedmuon(tiny_model, tiny_clients, a, config):
@@ -94,7 +94,7 @@ def test_fedmuon(tiny_model, tiny_clients, a, config):
 
     def trained(x, client, number):
         c, c_i = plain_mean(variates.values()), variates[client]
-        correction = combine(c, -1, c_i) if config.get("correction", True) else zeros
+        correction = combine(c, -1, c_i) if config.get("control_variates", True) else zeros
         momentum = c_i
         for batch in draw(tiny_clients, client, number, **config):
             slope = combine(batches.gradient(x, *batch), LOCAL["client_weight_decay"], x)

@@ -53,8 +53,8 @@ class FedMuonConfig(AveragingServer, PlainMiniBatches, ServesOneNetwork):
     gradient_share: float = settings.setting(
         0.1, "a, share of the newest gradient in a client's momentum", above=0, at_most=1
     )
-    correction: bool = settings.setting(
-        True, "correct the momentum by control variates; without it, the method is LocalMuon"
+    control_variates: bool = settings.setting(
+        True, "correct the momentum by control variates; without them, the method is LocalMuon"
     )
 
 
@@ -91,7 +91,7 @@ def build_fedmuon(model: SplitModel, config: FedMuonConfig) -> Algorithm:
             slope = nests.add(slope, nests.scale(config.client_weight_decay, weights))
             momentum = nests.mix(config.gradient_share, slope, momentum)
             along = momentum
-            if config.correction:
+            if config.control_variates:
                 along = nests.add(nests.subtract(momentum, state.variate), mean_variate)
             return nests.subtract(weights, nests.scale(rate, _direction(along))), momentum
 
