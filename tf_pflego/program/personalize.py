@@ -16,7 +16,6 @@ from tf_pflego.program.run_options import RunOptions
 from tf_pflego.runs import table_settings
 from tf_pflego.serving import exportable
 from tf_pflego.serving import exporting as export_lib
-from tf_pflego.serving.bundle import export_bundle
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult, refuse_other_examples
 from tf_pflego.simulation.personalizing import Personalized
 from tf_pflego.simulation.records import PERSONALIZED, worst_tenth
@@ -178,6 +177,8 @@ def _fit_all(options, interruption):
             also = f"; a row for each client is in {PERSONALIZED}"
         else:
             place, also = options.output_dir, ""
+            from tf_pflego.serving.bundle import export_bundle  # It starts TensorFlow.
+
             clients = _clients_of_table(options.table, run)
             with run.simulation("in_process", clients) as simulation:
                 done = simulation.personalize(**limits)
