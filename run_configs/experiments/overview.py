@@ -1,5 +1,6 @@
 """The pages of no sweep alone: costs and accuracies, times, PFLlib, and a trained network."""
 
+import itertools
 import json
 import pathlib
 import re
@@ -19,14 +20,18 @@ from paper_pages import (
     seconds,
     table,
 )
-from shared_head_pages import by_method, on_own_labels
+from shared_head_pages import by_method, on_own_labels, pairs
 
 from tf_pflego.sweeps import store
 
 _MEASURED = re.compile(r"methods/\w+/(\w+)/over_pflego")
 _SHARED = "pflego_shared_head"
-# The runs of `shared_head` that the first table shows, by what it calls them.
-_WITH_LABELS = {_SHARED: f"`{_SHARED}`", "fedavg_muon": "`fedavg` with mask and Muon"}
+# The runs of `headline` on shared labels that the first table shows, by what it calls them.
+_WITH_LABELS = {
+    _SHARED: f"`{_SHARED}`",
+    "fedavg_muon": "`fedavg` with mask and Muon",
+    "local": "`local` with mask",
+}
 # The pages of methods on several bodies: title, and the experiments with words for the bodies.
 _BODIES = {
     "trained_body": (
@@ -48,8 +53,6 @@ _TEXTS = {
     "speeches": ("Speeches of 41 presidents", "accuracy, %", "accuracy", PERCENT, ".2f"),
 }
 _ADAPTERS = {"": "none", "_lora": "shared", "_own_lora": "own"}
-# The machine was busy when FedAvg ran with Muon; with Adam its clients do the same.
-_TIMED = {"fedavg_muon": "fedavg_adam"}
 
 
 def pages(results: pathlib.Path) -> dict[str, bytes]:
@@ -74,34 +77,34 @@ def pages(results: pathlib.Path) -> dict[str, bytes]:
 
 def _costs(results, report):
     """Returns the first table of README.md."""
-    shared = by_method(store.runs_in(results / "shared_head" / store.RUNS))
-    unshared = by_method(on_own_labels(results))
+    shared = by_method(store.runs_in(results / "headline" / store.RUNS))
+    own = by_method(on_own_labels(results))
 
     def over_pflego(engine):
         places = (f"shared_head/{degree}/{engine}/over_pflego" for degree in ("high", "no"))
         return statistics.mean(report[place] for place in places)
 
-    def mean_seconds(method):
-        runs = (row for rows in shared[_TIMED.get(method, method)].values() for row in rows)
-        return statistics.mean(row[store.SECONDS] for row in runs)
+    def over_shared_head(method):
+        """Returns the median ratio of the seconds of runs with the same clients and seed."""
+        both = ((shared[method][degree], shared[_SHARED][degree]) for degree in DEGREES)
+        timed = itertools.chain.from_iterable(pairs(*runs, store.SECONDS).values() for runs in both)
+        return statistics.median(one / other for one, other in timed)
 
     def line(title, labels, time, runs):
-        served = (
-            PERCENT * statistics.mean(row[store.SERVED] for row in runs[degree])
-            for degree in DEGREES
-        )
-        return [title, labels, f"{time:.1f}", *(f"{value:.1f}" for value in served)]
+        served = (accuracy(runs[degree], store.SERVED, ".1f") for degree in DEGREES)
+        seeds = max(len(runs[degree]) for degree in DEGREES)
+        return [title, labels, f"{time:.1f}", *served, seeds]
 
-    lines = [line("**`pflego`**", "own", 1, unshared.pop("pflego"))]
+    lines = [line("**`pflego`**", "own", 1, own.pop("pflego"))]
     for method, title in _WITH_LABELS.items():
-        time = over_pflego("in_process") * mean_seconds(method) / mean_seconds(_SHARED)
+        time = over_pflego("in_process") * over_shared_head(method)
         time = over_pflego("tff") if method == _SHARED else time
         lines.append(line(title, "shared", time, shared[method]))
-    for method, runs in unshared.items():
+    for method, runs in own.items():
         time = report[f"methods/fashion_mnist/{method}/over_pflego"]
         lines.append(line(f"`{method}`", "own", time, runs))
-    head = ["method", "labels", "time of a round", "2 classes", "5 classes", "10 classes"]
-    return markdown(head, lines)
+    classes = "2 classes", "5 classes", "10 classes"
+    return markdown(["method", "labels", "time of a round", *classes, "seeds"], lines)
 
 
 def round_times(report: dict) -> str:

@@ -91,13 +91,13 @@ def table(what: str, groups: Iterable[tuple], *columns: str | tuple[str, Callabl
     return markdown([what, *(head for head, _ in pairs)], rows)
 
 
-def accuracy(rows: Sequence[dict], key: str) -> str:
+def accuracy(rows: Sequence[dict], key: str, form: str = ".2f") -> str:
     """Returns the mean of the runs in percent, with the standard deviation if there are several."""
     values = [PERCENT * row[key] for row in rows if row[key] is not None]
     if not values:
         return ""
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{sum(values) / len(values):.2f}{spread}"
+    spread = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
+    return f"{sum(values) / len(values):{form}}{spread}"
 
 
 def seconds(rows: Sequence[dict]) -> str:

@@ -164,7 +164,7 @@ def headline_tuning():
 
 @experiment(shared_head_pages.headline, seeds=(1, 2, 3, 4, 5))
 def headline():
-    """Four methods with five seeds; settings are from a sixth, 0, or from the PFLEGO paper."""
+    """Four methods on further seeds; settings are from seed 0, or from the PFLEGO paper."""
     for degree in DEGREES:
         yield _plain(f"{degree}_pflego", degree)
         settings = {"personalization": degree, **TUNED}

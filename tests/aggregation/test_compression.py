@@ -86,7 +86,8 @@ def test_proposition_1_holds_over_cohorts_and_draws(
     theta = [np.asarray(w, np.float64) for w in start.method.theta]
     counts = tiny_clients.num_classes
     heads = {k: np.float64(states.method.head[k, :count]) for k, count in enumerate(counts)}
-    expected, _ = joint_gradient(tiny_clients, theta, heads)
+    own = {client: [head] for client, head in heads.items()}
+    expected, _ = joint_gradient(tiny_clients, model.parts, theta, own)
     alone = [
         network.gradients(theta, heads[k], *network.of_client(tiny_clients.train, k))[0][0].ravel()
         for k in range(3)

@@ -163,7 +163,7 @@ def drawing(chosen):
     return lambda patch: patch.setattr(Participation, "_chosen", chosen)
 
 
-def as_many_as_expected(self, seed, number, cohort, spare):
+def as_many_as_expected(self, seed, number, cohort):
     rng = seeds.generator(seed, f"participation/{cohort}", number)
     return rng.choice(self.num_clients, size=self.clients_per_round, replace=False)
 

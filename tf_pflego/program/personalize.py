@@ -23,7 +23,7 @@ from tf_pflego.system import durable, limited_files, log, texts
 from tf_pflego.system.signals import Interruption
 
 FLAGS_OF_ARGUMENTS = {"name": "model"}
-_OF_NEW_CLIENTS = "data format shots draws seed".split()
+_OF_NEW_CLIENTS, _OF_FILES = "data format shots draws seed".split(), "output_dir overwrite".split()
 ARRAYS = ("train_examples", "train_labels", "test_examples", "test_labels")  # of a file
 
 USAGE = "--run=DIR --clients=all|--data=FILE.npz,...|--table=FILE [--NAME=VALUE ...]"
@@ -89,7 +89,7 @@ class Options(RunOptions):
         if of_run and self.table:
             self.refuse_empty("output_dir")
         elif of_run:
-            unread += ["output_dir", "overwrite"]
+            unread += _OF_FILES
         for field in dataclasses.fields(self):
             if field.name in unread and getattr(self, field.name) != field.default:
                 how = "left out with" if of_run else "used with"
