@@ -137,5 +137,5 @@ def average(
         broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
-        **{"init_client": lambda *_: model.initial_personal()} | fields,
+        **{"init_client": lambda *given: model.initial_personal()} | fields,
     )

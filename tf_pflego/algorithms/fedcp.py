@@ -103,7 +103,7 @@ def build_fedcp(model: SplitModel, config: FedCPConfig) -> Algorithm:
         return ClientResult(weights, HeadState(trained.head), averaged=moved)
 
     models = {"personalized": Served(lambda s, c: served(s.weights, c.head), whole.predict)}
-    fields: dict = {"init_client": lambda s, *_: HeadState(s.weights.head), "served": models}
+    fields: dict = {"init_client": lambda s, *given: HeadState(s.weights.head), "served": models}
     return average("fedcp", model, config, client_update, with_policy, **fields)
 
 
