@@ -160,7 +160,7 @@ def test_an_epoch_of_one_batch_is_a_full_batch_step(tiny_model, tiny_clients, na
 
 
 # A method for each way in which they ask for the rate of a round.
-ASKING = "fedavg", "fedper", "ditto", "fedrep", "apfl", "pfedme", "scaffold", "per_fedavg"
+ASKING = "fedavg fedper ditto fedrep apfl pfedme scaffold fedmuon per_fedavg".split()
 
 
 def test_no_other_method_has_a_way_of_its_own_to_the_rate():
