@@ -35,12 +35,12 @@ other optimisers. Without the correction, the variates are sent but not used.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tf_pflego.algorithms.scaffold import ClientState, ServerState
 from tf_pflego.core import nests, optimizers, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
+from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.local_training import PlainMiniBatches, ServesOneNetwork, gradient
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split_model import SplitModel
@@ -56,20 +56,6 @@ class FedMuonConfig(AveragingServer, PlainMiniBatches, ServesOneNetwork):
     control_variates: bool = settings.setting(
         True, "correct the momentum by control variates; without them, the method is LocalMuon"
     )
-
-
-class ServerState(NamedTuple):
-    """The state that the server keeps."""
-
-    weights: Weights  # X
-    variates: Weights  # I C
-    optimizer: Any = ()  # the state of the server's optimiser
-
-
-class ClientState(NamedTuple):
-    """The state that client i keeps."""
-
-    variate: Weights  # C_i
 
 
 def build_fedmuon(model: SplitModel, config: FedMuonConfig) -> Algorithm:
