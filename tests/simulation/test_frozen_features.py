@@ -130,7 +130,7 @@ def test_clients_have_the_test_examples_of_which_features_were_made(simulation, 
         assert_identical([one.data.train.examples], [data.train.examples])
     assert_identical(data.without([0]).raw_test.of(0), expected)
     assert_identical(data.joined_by(data).raw_test.of(3), expected)
-    assert not hasattr(data.shard(np.array([1])), "raw_test")
+    assert data.shard(np.array([1])).raw_test is None
 
 
 def test_features_are_in_memory_or_in_a_file_or_are_not_kept(

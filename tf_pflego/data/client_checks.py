@@ -120,9 +120,17 @@ def pairs(
 
 
 def stored_split(
-    name: str, split: ClientSplit, num_classes: np.ndarray, task: str, label_space: str
+    name: str,
+    split: ClientSplit,
+    num_classes: np.ndarray,
+    task: str,
+    label_space: str,
+    may_overflow: bool = False,
 ) -> ClientSplit:
-    """Returns the examples of all clients in the stored dtypes."""
+    """Returns the examples of all clients in the stored dtypes.
+
+    Examples that may overflow are computed: infinite numbers and NaN among them are no error.
+    """
     examples, labels = pairs(name, split.examples, split.labels, task, label_space)
     offsets = checks.integers(split.offsets, f"`{name}.offsets`").astype(np.int64, copy=False)
     num_clients = len(num_classes)
@@ -141,7 +149,8 @@ def stored_split(
             f"{offsets[client]} for client {client}. Put the clients' examples in client order."
         )
     refuse_empty(name, sizes)
-    examples = _storable(name, examples, offsets)
+    if not (may_overflow and examples.dtype == np.float32):
+        examples = _storable(name, examples, offsets)
     if task != CLASSIFICATION:
         if labels.shape[1] != num_classes.max():
             raise ValueError(

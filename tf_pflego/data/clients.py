@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -95,6 +95,7 @@ class ClientData:
     preprocessing: Preprocessing | None = dataclasses.field(default=None, repr=False)
     is_elsewhere: bool = False
     uniform_weights: bool = False
+    _may_overflow: ClassVar[bool] = False
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)
@@ -120,8 +121,9 @@ class ClientData:
             values.instance(name, split, ClientSplit, "Make one, or use `from_arrays`.")
         num_classes = client_checks.numbers_of_classes(self.num_classes)
         num_clients = len(num_classes)
+        about = num_classes, self.task, self.label_space, self._may_overflow
         splits = {
-            name: client_checks.stored_split(name, split, num_classes, self.task, self.label_space)
+            name: client_checks.stored_split(name, split, *about)
             for name, split in self.splits.items()
         }
         client_checks.refuse_different(splits)

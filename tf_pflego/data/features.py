@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,27 +16,30 @@ class FeatureData(ClientData):
     """`ClientData` of features.
 
     Attributes:
-      raw_test: The test examples before the frozen part, for the test of exported files.
+      raw_test: The test examples before the frozen part, for the test of exported files; None in
+        a shard.
     """
 
-    raw_test: ClientSplit = None  # type: ignore[assignment]  # Fields before it have defaults.
+    raw_test: ClientSplit | None = None
+    _may_overflow: ClassVar[bool] = True  # A round then leaves the client out.
 
     def shard(self, client_ids: np.ndarray, all_examples: int | None = None) -> ClientData:
         """Returns the features of some clients, as `ClientData.shard` does."""
-        fields = (field.name for field in dataclasses.fields(ClientData))
-        features = ClientData(**{name: getattr(self, name) for name in fields})
-        return features.shard(client_ids, all_examples)
+        without = dataclasses.replace(self, raw_test=None)
+        return super(FeatureData, without).shard(client_ids, all_examples)
 
     def joined_by(self, others: ClientData) -> ClientData:
         """Returns these clients and further clients; see `ClientData.joined_by`."""
         both = super().joined_by(others)
-        after = self.raw_test.followed_by(raw_test(others))
+        after = self.raw_test and self.raw_test.followed_by(raw_test(others))
         return dataclasses.replace(both, raw_test=after)  # type: ignore[call-arg]
 
     def _only(self, clients, **others):
-        return super()._only(clients, raw_test=self.raw_test.of_clients(clients), **others)
+        raw = self.raw_test and self.raw_test.of_clients(clients)
+        return super()._only(clients, raw_test=raw, **others)
 
 
 def raw_test(clients: ClientData) -> ClientSplit:
     """Returns the clients' test examples before the frozen part of a body."""
-    return clients.raw_test if isinstance(clients, FeatureData) else clients.test
+    raw = clients.raw_test if isinstance(clients, FeatureData) else None
+    return raw or clients.test

@@ -160,8 +160,6 @@ def _blocks(frozen, examples) -> Iterator[np.ndarray]:
     log.debug(
         f"computing the frozen part of the body for {texts.counted(len(examples), 'example')}"
     )
-    spec = tf.TensorSpec([None, *frozen.example_shape], frozen.example_dtype)
-    features_of = frozen.function.get_concrete_function(spec)
     for start in range(0, len(examples), frozen.block):
         some = tf.constant(examples[start : start + frozen.block])
-        yield features_of(as_model_inputs(some)).numpy()
+        yield frozen.function(as_model_inputs(some)).numpy()

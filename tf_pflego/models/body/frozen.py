@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.models.body import graphs, rectifiers
 from tf_pflego.models.body.body import Body
 from tf_pflego.models.body.live import Live
 
@@ -93,8 +94,20 @@ class Frozen:
 
     @functools.cached_property
     def function(self) -> Any:
-        """The model in inference, traced."""
-        return tf.function(lambda some: self.model(some, training=False), autograph=False)
+        """The model in inference, traced; NaN stays NaN, as in the whole body."""
+        spec = tf.TensorSpec([None, *self.example_shape], self.example_dtype)
+        model = tf.function(lambda some: self.model(some, training=False), autograph=False)
+        traced = model.get_concrete_function(spec)
+        graph_def = graphs.freeze(traced)
+        rectifiers.keep_nan(graph_def)
+        graphs.register_functions(graph_def)
+        examples, features = traced.inputs[0].name, traced.outputs[0].name
+
+        @tf.function(input_signature=[spec], autograph=False)
+        def features_of(some):
+            return graphs.call(graph_def, {examples: some}, [features])[0]
+
+        return features_of.get_concrete_function()
 
     @functools.cached_property
     def has_own_code(self) -> bool:
