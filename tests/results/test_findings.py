@@ -19,7 +19,7 @@ from tf_pflego import algorithms
 from tf_pflego.sweeps import load_sweep, store
 
 RESULTS = documents.RESULTS
-SEEDS = 3  # of headline
+SEEDS = 5  # of headline
 LAST_ROUNDS = 10
 
 
