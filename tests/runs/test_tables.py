@@ -1,5 +1,6 @@
 """Runs on a table: its directory says which rows it had, and goes on with these alone."""
 
+import functools
 import json
 import shutil
 
@@ -118,3 +119,33 @@ def test_given_clients_keep_their_preprocessing_and_training_rows_validate(table
     columns = {"client_column": "School", "label_column": "MathAch", "feature_columns": "SES"}
     config = pfl.RunConfig(table=table, **columns, task="regression", validation_fraction=0.25)
     assert loading.load_clients(config).validation.sizes.tolist() == [2, 1, 4, 2]
+
+
+def test_private_runs_reject_words_of_their_clients_and_support_public_words(
+    tmp_path, capsys, caplog
+):
+    essays = np.array([f"essay of {name}" for name in schools.columns()["School"]])
+    path = schools.written(tmp_path / "essays.csv", schools.table(essay=essays))
+    settings = {"num_rounds": 1, "dp_noise_multiplier": 2.0, "clip_norm": 1.0}
+    arguments = [f"--{name}={value}" for name, value in settings.items()]
+    arguments += [f"--table={path}", "--client_column=School", "--label_column=Passed"]
+    arguments += ["--text_columns=essay", "--engine=in_process", f"--output_dir={tmp_path / 'run'}"]
+    result = in_this_process(arguments, capsys)
+    assert result.returncode == 2
+    assert "--text_columns must have a public vocabulary in a private run" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+    of_table = functools.partial(pfl.from_table, path, "School", "Passed", ["essay", "SES"])
+    own = of_table(texts=["essay"])
+    drawn = pfl.Participation(own.num_clients, 2)
+    model = pfl.SplitModel(pfl.mlp(own.example_shape, seed=0), num_outputs=2)
+    method = pfl.build_algorithm("fedavg", model)
+    private = pfl.private(method, drawn, num_rounds=1, noise_multiplier=2, clip_norm=1)
+    with pytest.raises(ValueError, match="must have a public vocabulary"):
+        pfl.Simulation(private, own, drawn, "in_process")
+    public = of_table(preprocessing=own.preprocessing)
+    config = pfl.RunConfig("fedavg", engine="in_process", clients_per_round=2, **settings)
+    for clients, is_warned in (public, False), (of_table(), True):
+        caplog.clear()
+        assert pfl.run(config, clients=clients)["round"] == 1
+        assert ("are outside of epsilon" in caplog.text) == is_warned

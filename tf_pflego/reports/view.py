@@ -301,8 +301,9 @@ def _statement(runs, run):
         f"{metrics.cell(settings.get('num_clients'))} clients in a round; towards who knows who "
         f"took part, epsilon is {last(EPSILON_UNAMPLIFIED)}. The server is trusted "
         f"with {what}: {why}. Not covered are the client's own model, metrics, the choice of "
-        "settings, the preprocessing of tables, other runs on the same clients, and single persons "
-        "within a client. The noise follows from a secret of 128 bits of the system's generator."
+        "settings, the means and categories of tables, other runs on the same clients, and single "
+        "persons within a client. The noise follows from a secret of 128 bits of the system's "
+        "generator."
     )
 
 

@@ -20,6 +20,7 @@ from tf_pflego.runs.model_facts import Elsewhere, ModelFacts
 from tf_pflego.runs.plan import Plan
 from tf_pflego.runs.settings_read import refuse_unread_of
 from tf_pflego.simulation import engine_choice
+from tf_pflego.simulation.fitting import refuse_words_of_clients
 from tf_pflego.simulation.frozen_features import with_frozen_features
 from tf_pflego.simulation.simulation import Simulation
 
@@ -92,6 +93,7 @@ def simulation_of(plan: Plan, directory: pathlib.Path | None = None) -> Simulati
     """Returns the simulation of a plan; see `build_simulation`."""
     settings, model = plan.settings, plan.model
     clients = all_clients(settings, plan.clients, directory)
+    refuse_words_of_clients(settings.is_private, clients)  # Before features are written.
     if settings.new_clients >= clients.num_clients:
         raise ValueError(
             f"`new_clients` must be fewer than the {clients.num_clients} clients; got "

@@ -42,6 +42,7 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
             f"`participation` must be the one for which {algorithm.name} was made private, "
             f"{algorithm.release.participation}; got {participation}. Make the algorithm for it."
         )
+    refuse_words_of_clients(algorithm.release.claim is not None, data)
     refuse_other_labels(algorithm, data)
     if data.class_mask and not algorithm.model.class_mask:
         raise ValueError(
@@ -50,6 +51,20 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
         )
     refuse_unfit_examples(algorithm.model, data)
     refuse_taken_names(algorithm, data)
+
+
+def refuse_words_of_clients(is_private: bool, data: ClientData) -> None:
+    """Raises ValueError if models of a private method would contain words of its clients' texts."""
+    fitted = data.preprocessing
+    if not (is_private and fitted and fitted.is_fitted):
+        return
+    if counted := [column.name for column in fitted.columns if column.is_text]:
+        raise ValueError(
+            "`texts` must have a public vocabulary in a private run, since each exported model "
+            f"contains it without noise; got the words of the clients' texts in {counted[0]!r}. "
+            "Leave the column out, or give `from_table` the `preprocessing` of clients of a public "
+            "table."
+        )
 
 
 def refuse_unfit_examples(model: Any, data: ClientData) -> None:

@@ -84,6 +84,7 @@ class Preprocessing:
         an unknown category) or drop (the row is excluded).
       class_names: The classes of the rows, in the order of their numbers, or None.
       client_column: The column with the client of each row; empty if no column has it.
+      is_fitted: Whether it follows from the rows of the clients that have it, without noise.
     """
 
     columns: tuple[Column, ...]
@@ -91,6 +92,7 @@ class Preprocessing:
     missing: str = "refuse"
     class_names: tuple[str, ...] | None = None
     client_column: str = dataclasses.field(default="", compare=False)
+    is_fitted: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def text_columns(self) -> frozenset[str]:

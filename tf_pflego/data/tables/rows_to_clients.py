@@ -70,7 +70,7 @@ def from_table(
       texts: Columns of text with words as features: how often each word is in the text. A missing
         text has no words. The other columns of text are categories.
       text_words: The most words of each such column, the most frequent of the training rows. This
-        vocabulary becomes known to everybody who gets a model.
+        vocabulary becomes known to everybody who gets a model, and a private run rejects it.
       encoding: The encoding of categories: one_hot, or codes for a body that begins with an
         Embedding. All features are categories then, and examples int32 [n, number of features].
       min_rows: The least number of rows of a client, at least 2.

@@ -209,7 +209,10 @@ class Asked:
         class_names = names if self.task == CLASSIFICATION else ()
         log.info(_what_becomes(self.labels, class_names, preprocessing))
         client = [*self.client, preprocessing.client_column][0]
-        preprocessing = dataclasses.replace(preprocessing, client_column=client)
+        is_fitted = self.preprocessing is None
+        preprocessing = dataclasses.replace(
+            preprocessing, client_column=client, is_fitted=is_fitted
+        )
         return Coded(preprocessing.examples(inputs), labels, count, names, preprocessing)
 
     def _columns(self, source, faults):
