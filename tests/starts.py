@@ -63,6 +63,11 @@ def assert_refused(result, *expected):
         assert part in result.stderr
 
 
+def replaced(*flags):
+    """Returns flags without those before another one of the same name."""
+    return [*{flag.partition("=")[0]: flag for flag in flags}.values()]
+
+
 def begun(*flags):
     """Begins the program in a process whose imports were made before, and returns it as it runs."""
     return programs.Begun(ENTRY, *flags)

@@ -14,7 +14,7 @@ from tests.devices.federation import Site, config_of, planned, site_of, two_step
 from tests.devices.test_client_directory import exchanged, same
 from tests.devices.test_requests import EVALUATE, EXCHANGE, ROUND, theta_of
 from tests.programs import Begun
-from tests.starts import ENTRY, TIMEOUT_SECONDS, begun, done, in_this_process
+from tests.starts import ENTRY, TIMEOUT_SECONDS, begun, done, in_this_process, replaced
 from tf_pflego.devices import frames, messages, preview
 from tf_pflego.devices.definition import Definition
 
@@ -37,7 +37,7 @@ def files(tmp_path_factory):
 
 
 def first_flags(files, *more):
-    return ["client", f"--definition={files}/definition.json", "--name=north", *more]
+    return replaced("client", f"--definition={files}/definition.json", "--name=north", *more)
 
 
 def listening(running, directory):

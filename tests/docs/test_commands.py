@@ -16,7 +16,7 @@ import tf_pflego as pfl
 from tests.docs import pages
 from tests.docs.test_docs import ROOT, name_of, texts
 from tests.runs.test_own_methods import write_method
-from tests.starts import in_this_process
+from tests.starts import in_this_process, replaced
 
 # How the commands begin that no test runs.
 NOT_RUN = {
@@ -76,7 +76,7 @@ def fewer(words, data_dir):
     if more is None:
         return words
     reads_rows = any(word.startswith("--table=") for word in words)
-    return [*words, *more, *([] if reads_rows else [f"--data_dir={data_dir}"])]
+    return replaced(*words, *more, *([] if reads_rows else [f"--data_dir={data_dir}"]))
 
 
 def test_what_is_not_run_is_there_and_commands_are_in_blocks_of_shell():

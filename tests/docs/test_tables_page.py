@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tests.docs import notebooks, pages
 from tests.docs.test_commands import commands
-from tests.starts import done
+from tests.starts import done, replaced
 
 PAGE = (pages.ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 STORED = nbformat.read(pages.ROOT / "notebooks" / "tables.ipynb", as_version=4)
@@ -37,7 +37,7 @@ def test_its_commands_do_the_same(tmp_path, monkeypatch, capsys):
     head, *pupils = (tmp_path / "pupils.csv").read_text().splitlines(keepends=True)
     of_valley = [row.replace("north", "valley") for row in pupils if row.startswith("north")]
     (tmp_path / "new_schools.csv").write_text("".join([head, *of_valley]))
-    on_table = train, export, [*sweep, "--num_rounds=1"], new, predict, *on_bundle
+    on_table = train, export, replaced(*sweep, "--num_rounds=1"), new, predict, *on_bundle
     for arguments in on_table:
         done(arguments, capsys)
     for predicted in ("predictions.csv", "by_bundle.csv"):
@@ -57,7 +57,7 @@ def test_its_commands_do_the_same(tmp_path, monkeypatch, capsys):
     shutil.copy("pupils.csv", "readme")
     monkeypatch.chdir("readme")
     for arguments, fewer in zip((of_readme, more), (["--num_rounds=1"], []), strict=True):
-        done([*arguments, *fewer], capsys)
+        done(replaced(*arguments, *fewer), capsys)
     assert len([*pathlib.Path("phones").glob("client_*.tflite")]) == 3
 
 
@@ -81,7 +81,7 @@ def test_the_commands_of_flights_lead_to_an_answer_of_the_bundle(tmp_path, monke
     for command in every:
         words = shlex.split(command)[1:]
         fewer = ["--num_rounds=1", "--clients_per_round=2"] if words[0].startswith("--") else []
-        done([*words, *fewer], capsys)
+        done(replaced(*words, *fewer), capsys)
     assert len(pathlib.Path("flights_in_november.csv").read_text().splitlines()) == 21
     exec(shlex.split(asked)[2], {})
     assert re.fullmatch(r"\(array\(\[\[.*\]\].*\), array\(\[ True\]\)\)\n", capsys.readouterr().out)

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tests.program.bad_command_lines import OF_TABLE, ROWS, WITH_DATA, WITH_TABLE
-from tests.starts import ROOT, in_this_process
+from tests.starts import ROOT, in_this_process, replaced
 from tf_pflego.program import command_line
 from tf_pflego.runs import config, training
 
@@ -35,6 +35,10 @@ def files(tmp_path_factory):
         # Each includes the next one twice: 2^40 files in all.
         **{f"wide{k}": 2 * f"--flagfile={{tmp}}/wide{k + 1}\n" for k in range(40)},
         "wide40": "--num_rounds=3\n",
+        "three": "--num_rounds=3\n",
+        "no_rounds": "--num_rounds=0\n",
+        "outer": "--flagfile={tmp}/three\n--num_rounds=4\n",
+        "twice": "--quiet\n--noquiet\n",
         "pupils.csv": "school,passed,age\nnorth,yes,3\nnorth,no,\nnorth,yes,5\nnorth,no,6\n"
         "south,no,4\nsouth,yes,2\n",
     }
@@ -100,7 +104,7 @@ def test_what_does_not_fit_a_table_is_one_line(arguments, said, remedy, files, c
     lines = 2 if "clients_per_round" in str(arguments) else 3 if "faults" in said else 1
     # A cell is empty, which is a fault of its own.
     missing = ["--missing=mean"] * bool(arguments)
-    arguments = [*OF_TABLE, "--engine=in_process", *missing, *arguments]
+    arguments = replaced(*OF_TABLE, "--engine=in_process", *missing, *arguments)
     assert_refused(arguments, (said, remedy), files, capsys, lines)
 
 
@@ -118,10 +122,23 @@ def test_an_engine_that_is_not_installed_is_one_line(engine, files, capsys):
     assert_refused([f"--engine={engine}"], expected, files, capsys)
 
 
-def test_the_last_of_two_values_counts_and_a_default_says_nothing(files, capsys):
-    arguments = ["--num_rounds=x", "--num_rounds=0", "--nooverwrite"]
-    assert_refused(arguments[1:], ("at least 1",), files, capsys)
-    assert_refused(arguments, ("got 'x'",), files, capsys)
+def test_a_default_says_nothing(files, capsys):
+    assert_refused(["--num_rounds=0", "--nooverwrite"], ("at least 1",), files, capsys)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--flagfile={tmp}/outer", "--num_rounds=0"],
+        ["--num_rounds=1", "--flagfile={tmp}/three", "--num_rounds=0"],
+        ["--flagfile={tmp}/three", "--flagfile={tmp}/no_rounds"],
+        ["--num_rounds=0", "--num_rounds", "0", "--quiet", "--quiet"],
+    ],
+)
+def test_a_flag_replaces_values_of_flag_files_before_it(arguments, files, capsys):
+    is_replaced = arguments[0] == "--num_rounds=1"
+    said = ("got --num_rounds=1 and then --num_rounds=3",) if is_replaced else ("got 0",)
+    assert_refused(arguments, said, files, capsys)
 
 
 FAULTS = [

@@ -10,7 +10,7 @@ import tf_pflego as pfl
 from tests.data.tables import schools
 from tests.methods import each_of
 from tests.oracles import network
-from tests.starts import done, in_this_process
+from tests.starts import done, in_this_process, replaced
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 FEATURES = ("Sex", "SES")
@@ -231,7 +231,7 @@ def test_what_cannot_be_predicted_is_refused(changed, flags, expected, runs, tmp
     with open(tmp_path / "new.csv", "w", newline="") as file:
         csv.writer(file).writerows([kept, *zip(*kept.values(), strict=True)])
     given = [f"--run={runs('classification')}", "--table={tmp}/new.csv", "--output={tmp}/o.csv"]
-    arguments = ["predict", *(one.format(tmp=tmp_path) for one in (*given, *flags))]
+    arguments = ["predict", *(one.format(tmp=tmp_path) for one in replaced(*given, *flags))]
     refused_with(in_this_process(arguments, capsys), expected)
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
 

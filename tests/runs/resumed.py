@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from tests.starts import in_this_process
+from tests.starts import in_this_process, replaced
 
 ROUNDS = 7
 SMALL = (
@@ -29,7 +29,7 @@ FINISHED = [
 
 def flags_of(digits_dir, output, *more, rounds=ROUNDS):
     places = (f"--data_dir={digits_dir}", f"--output_dir={output}")
-    return [*SMALL, f"--num_rounds={rounds}", *places, *more]
+    return replaced(*SMALL, f"--num_rounds={rounds}", *places, *more)
 
 
 def records_of(directory):

@@ -29,6 +29,7 @@ from tests.starts import (
     done,
     in_this_process,
     program,
+    replaced,
     wait_for_rounds,
 )
 from tf_pflego.runs import run_directory
@@ -80,8 +81,8 @@ def test_another_system_ends_with_the_same_and_leaves_nothing(digits_dir, tmp_pa
 def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, capsys):
     """A long run is stopped by Ctrl-C, and then by a limit on its files."""
     output, at_once = tmp_path / "run", tmp_path / "at_once"
-    endless = (*SMALL, "--checkpoint_every=1000", "--num_rounds=100000", "--eval_every=1")
-    endless += ("--compile=off",)  # As in the few rounds at once.
+    endless = ("--checkpoint_every=1000", "--num_rounds=100000", "--eval_every=1")
+    endless = (*replaced(*SMALL, *endless), "--compile=off")  # As in the few rounds at once.
     endless += (f"--data_dir={digits_dir}", f"--output_dir={output}")
     metrics = output / "metrics.jsonl"
 

@@ -10,7 +10,7 @@ import pytest
 import tf_pflego as pfl
 from tests.methods import thorough
 from tests.runs.resumed import FINISHED, SMALL, contents, outcome, records_of
-from tests.starts import ENTRY, assert_refused, done, in_this_process, program
+from tests.starts import ENTRY, assert_refused, done, in_this_process, program, replaced
 from tf_pflego.aggregation.accounting import MECHANISMS, Accountant
 from tf_pflego.core.participation import Participation
 from tf_pflego.program import flags as program_flags
@@ -89,7 +89,8 @@ def test_a_run_that_goes_on_keeps_its_noise_and_ends_before_it_spends_too_much(
     assert in_this_process([*flags, "--num_rounds=4"], capsys).returncode == 0
     result = done([*flags, "--num_rounds=7"], capsys)
     assert len(records_of(output)) == 6
-    assert done([*flags, "--num_rounds=7", "--dp_epsilon=20"], capsys).stderr.count("ends") == 0
+    more = replaced(*flags, "--num_rounds=7", "--dp_epsilon=20")
+    assert done(more, capsys).stderr.count("ends") == 0
     records = records_of(output)
     (multiplier,) = {record["privacy_noise_multiplier"] for record in records}
     assert [record["privacy_releases"] for record in records] == [*range(1, 8)]

@@ -13,7 +13,7 @@ import tf_pflego as pfl
 from tests.data.tables import schools
 from tests.methods import thorough
 from tests.runs.test_tables import FLAGS
-from tests.starts import code_of, done, in_this_process
+from tests.starts import code_of, done, in_this_process, replaced
 from tf_pflego.data import fingerprints
 from tf_pflego.runs.table_settings import TableSettings
 from tf_pflego.simulation import checkpoint
@@ -40,7 +40,8 @@ def runs_of_june(tmp_path_factory):
     def of_label(label):
         directory = tmp_path_factory.mktemp("june")
         table, place = month(directory / "june.csv", "1308"), directory / "june"
-        told = [f"--table={table}", *FLAGS, f"--label_column={label}", f"--task={TASKS[label]}"]
+        told = [f"--table={table}", f"--label_column={label}", f"--task={TASKS[label]}"]
+        told = replaced(*FLAGS, *told)
         assert code_of([*told, "--num_rounds=2", f"--output_dir={place}"]) == 0
         return place
 
@@ -72,8 +73,8 @@ def test_what_last_month_has_learnt_is_taken_over(june, tmp_path, capsys):
     assert about[1]["start_from"] == str(june)
     differing = {name for name in about[0] if about[0][name] != about[1].get(name)}
     assert differing == {"dataset", "num_rounds", "output_dir", "start_from", "table"}
-    preprocessing = [(place / "preprocessing.json").read_bytes() for place in (june, july)]
-    assert preprocessing[0] == preprocessing[1]
+    first, then = (json.loads((place / "preprocessing.json").read_text()) for place in (june, july))
+    assert first == then | {"is_fitted": True}
 
     last, first = (
         arrays(june / "checkpoints/server-2.npz"),
@@ -231,7 +232,8 @@ def test_a_sample_of_the_rows_of_all_runs_before_is_known(monkeypatch, tmp_path,
 )
 def test_what_cannot_go_on_is_refused_at_once(flags, said, run_of, digits_dir, tmp_path, capsys):
     start = [f"--start_from={run_of('pflego')}", f"--data_dir={digits_dir}", "--engine=in_process"]
-    refused = in_this_process([*start, f"--output_dir={tmp_path / 'new'}", *flags], capsys)
+    flags = replaced(*start, f"--output_dir={tmp_path / 'new'}", *flags)
+    refused = in_this_process(flags, capsys)
     assert refused.returncode == 2
     assert said in refused.stderr
     assert not (tmp_path / "new").exists()

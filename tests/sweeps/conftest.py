@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.starts import code_of, in_this_process
+from tests.starts import code_of, in_this_process, replaced
 from tf_pflego.sweeps import store
 
 DEFINITION = (
@@ -21,13 +21,8 @@ DEFINITION = (
 
 def command(directory, digits_dir, *options):
     """Returns the arguments of the program; a later flag replaces an earlier one."""
-    return [
-        "sweep",
-        *DEFINITION,
-        f"--output_dir={directory}",
-        *([f"--data_dir={digits_dir}"] if digits_dir else []),
-        *options,
-    ]
+    data = [f"--data_dir={digits_dir}"] if digits_dir else []
+    return replaced("sweep", *DEFINITION, f"--output_dir={directory}", *data, *options)
 
 
 def finished_sweep(made_once, digits_dir):

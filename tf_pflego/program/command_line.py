@@ -29,11 +29,13 @@ def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0
     """
     flag_values.set_gnu_getopt(True)  # Flags may follow directories.
     try:
-        places = flag_values(["tf_pflego", *expanded(arguments)])[1:]
+        words = [*_expanded(arguments, (), [])]
+        places = flag_values(["tf_pflego", *(word for word, _ in words)])[1:]
     except CommandLineError:
         raise
     except (flags.Error, ValueError) as error:
         raise CommandLineError(_explained(error, flag_values)) from error
+    _refuse_replaced(words, flag_values)
     if len(places) > most:
         expected = (
             f"at most {texts.counted(most, 'argument')} besides flags" if most else "flags only"
@@ -44,20 +46,21 @@ def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0
     return places
 
 
-def expanded(
-    arguments: Sequence[str], within: tuple[str, ...] = (), read: list[str] | None = None
-) -> list[str]:
-    """Returns the arguments with each flag file replaced by its words; absl would read devices.
+def expanded(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments with each flag file replaced by its words; absl would read devices."""
+    return [word for word, _ in _expanded(arguments, (), [])]
 
-    The files that are `within` one another may not be included again, and all are added to `read`.
+
+def _expanded(arguments, within, read):
+    """Yields each word and the files that it is within, the outermost first.
+
+    Files may not be included again within themselves, and all are added to `read`.
     """
-    expansion: list[str] = []
-    read = [] if read is None else read
     left = iter(arguments)
     for argument in left:
         name, equals, path = argument.partition("=")
         if name not in ("--flagfile", "-flagfile"):
-            expansion += [argument, *(left if argument == "--" else ())]
+            yield from ((word, within) for word in (argument, *(left if argument == "--" else ())))
             continue
         path = path.strip() if equals else next(left, "")
         try:
@@ -76,8 +79,32 @@ def expanded(
                 f"--flagfile must be a file of text that can be read; got {path!r} ({error}). "
                 "Correct the path or the file."
             ) from error
-        expansion += expanded(words, (*within, real), read)
-    return expansion
+        yield from _expanded(words, (*within, real), read)
+
+
+def _refuse_replaced(words, flag_values):
+    """Raises CommandLineError if a value replaces one that is not from a flag file before it."""
+    given: dict[str, tuple] = {}
+    left = iter(words)
+    for word, within in left:
+        if word == "--":
+            return
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not name:
+            continue
+        if name not in flag_values:
+            name, value = name[2:], "false"  # --noNAME
+        elif flag_values[name].boolean:
+            value = value or "true"
+        elif not equals:
+            value, _ = next(left)
+        former, place = given.get(name, (value, within))
+        if former != value and within[: len(place)] == place:
+            raise CommandLineError(
+                f"a flag may only replace the value of a flag file before it; got --{name}="
+                f"{former:.60} and then --{name}={value:.60}. Leave out one of them."
+            )
+        given[name] = value, within
 
 
 def _words_of(text):
