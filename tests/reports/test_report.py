@@ -257,6 +257,7 @@ def test_private_runs_say_what_is_claimed_of_them(tmp_path, without_pictures):
     """A section of its own has the series, which the choice of metrics does not have."""
     private, plain = (large_run(tmp_path / name, 4) for name in ("private", "plain"))
     configure(private, dp_delta=1e-5, dp_mechanism="local", participation="binomial")
+    configure(private, num_clients=0, clients_per_round=3)  # As of a table.
 
     def add_privacy(records):
         for number, record in enumerate(records, 1):
@@ -274,11 +275,11 @@ def test_private_runs_say_what_is_claimed_of_them(tmp_path, without_pictures):
     assert "ends at epsilon 2.1" in section
     said = text_of(section)
     for part in (
-        "after 3 rounds, what the server has sent has user-level differential privacy with epsilon "
-        "2.1 and delta 1e-05. The unit is a client",
-        "anything else in the place of all that it uploads. The mechanism: local",
+        "after 3 rounds, the server's messages have joint user-level differential privacy with "
+        "epsilon 2.1 and delta 1e-05 towards everybody except the client itself. The unit is",
+        "uploads of one client, which are other values in one of them. The mechanism is local",
         "The server is trusted with nothing: each client adds the noise",
-        "took part, epsilon is 4.2",
+        "3 of 4 clients in a round. Towards observers who know the participants, epsilon is 4",
     ):
         assert part in said
     assert "bound of the norm" in section and "signal to noise</" not in section

@@ -71,11 +71,12 @@ def _title(runs):
 
 
 def _numbers_of_clients(runs):
-    numbers = [
-        run.configuration.get("num_clients") if run.holdings is None else len(run.holdings.keys)
-        for run in runs.all
-    ]
-    return list(dict.fromkeys(filter(None, numbers)))
+    return list(dict.fromkeys(filter(None, map(_num_clients, runs.all))))
+
+
+def _num_clients(run):
+    """Returns the number of a run's clients, also of those in a table, including new clients."""
+    return run.configuration.get("num_clients") if run.holdings is None else len(run.holdings.keys)
 
 
 def outcome(runs: Runs) -> dict[str, Any] | None:
@@ -287,23 +288,25 @@ def _statement(runs, run):
     settings, last = run.configuration, functools.partial(_last, run)
     mechanism = settings.get("dp_mechanism")
     what, why = TRUSTED_WITH.get(mechanism, (UNKNOWN, UNKNOWN))
-    other = "anything else" if mechanism == "local" else "zeros"
+    server, other = ("", "other values") if mechanism == "local" else (" and the server", "zeros")
     epsilon, delta = map(last, (EPSILON, DELTA))
-    rate = metrics.cell(settings.get("clients_per_round"))
+    rate, new = metrics.cell(settings.get("clients_per_round")), settings.get("new_clients")
+    count = metrics.cell(_num_clients(run))
+    not_drawn = f", without the {new} new clients" if new else ""
     return (
-        f"{runs.name(run)}: after {run.num_rounds} rounds, what the server has sent has user-level "
-        f"differential privacy with epsilon {epsilon} and delta {delta}. The unit is a client with "
-        f"all its examples. The relation: {other} in the place of all that it uploads. The "
-        f"mechanism: {metrics.cell(mechanism)}, noise multiplier "
-        f"{last('privacy_noise_multiplier')}, bound of an upload "
-        f"{last('privacy_clip_norm')}. The sampling: "
-        f"{metrics.cell(settings.get('participation'))}, {rate} of "
-        f"{metrics.cell(settings.get('num_clients'))} clients in a round; towards who knows who "
-        f"took part, epsilon is {last(EPSILON_UNAMPLIFIED)}. The server is trusted "
-        f"with {what}: {why}. Not covered are the client's own model, metrics, the choice of "
-        "settings, the means and categories of tables, other runs on the same clients, and single "
-        "persons within a client. The noise follows from a secret of 128 bits of the system's "
-        "generator."
+        f"{runs.name(run)}: after {run.num_rounds} rounds, the server's messages have joint "
+        f"user-level differential privacy with epsilon {epsilon} and delta {delta} towards "
+        f"everybody except the client itself{server}. The unit is a client with all its examples. "
+        f"Two compared runs differ in all uploads of one client, which are {other} in one of them. "
+        f"The mechanism is {metrics.cell(mechanism)}, with noise multiplier "
+        f"{last('privacy_noise_multiplier')} and bound {last('privacy_clip_norm')} of an upload. "
+        f"The sampling is {metrics.cell(settings.get('participation'))}, {rate} of {count} clients "
+        f"in a round{not_drawn}. Towards observers who know the participants, epsilon is "
+        f"{last(EPSILON_UNAMPLIFIED)}. The server is trusted with {what}: {why}. The statement "
+        "does not cover the client's own model, metrics, the choice of settings, the means, "
+        "categories and classes of tables, other runs on the same clients, and single persons "
+        "within a client. The noise follows from a secret of 128 bits of the system's generator, "
+        "and readers of the checkpoints can remove it."
     )
 
 
