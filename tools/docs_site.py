@@ -5,15 +5,14 @@ to files of the repository by paths such as `../SECURITY.md` or `../tf_pflego/co
 which is right for the first. For the site,
 
 * a Markdown file that a page links to becomes a page of the site, and so do its own links,
-* the source of a method becomes the page that `method_pages` makes of it,
+* the source of a method, or its page of facts, becomes the page that `method_pages` makes,
 * a notebook becomes a page with what its cells have printed and drawn,
 * the tables of the quickstart become its report page, made from the committed results,
 * any other source becomes a page that shows it, and
 * images, tables and other data are copied.
 
 Those of methods and notebooks are in folders of these names, all others in the folder `repository`
-of the site. A link to what does not exist ends the build. The overview in `docs/methods.md` has one
-row per method, which the method's page takes over.
+of the site. A link to what does not exist ends the build.
 
 A line `<!-- settings of RunConfig -->` becomes the table of its settings, and a line
 `<!-- example of README.md -->` the first Python block there and its output. Text between the lines
@@ -81,9 +80,10 @@ def on_config(config):
 def on_files(files, *, config):
     """Adds what the pages link to, and what that links to."""
     for name in REGISTRY:
-        files.append(
-            File.generated(config, _method_page(name), content=method_pages.markdown(name, ROOT))
-        )
+        page = _method_page(name)
+        if facts := files.get_file_from_path(page):
+            files.remove(facts)  # They are a part of the page.
+        files.append(File.generated(config, page, content=method_pages.markdown(name, ROOT)))
     waiting = [file for file in files if file.src_uri.endswith(".md")]
     while waiting:
         file = waiting.pop()

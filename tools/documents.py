@@ -3,9 +3,10 @@
 python tools/documents.py
 
 From results/ it writes the pages that are of no sweep alone (overview.md, round_times.md,
-frozen_rounds.md and others there), the flag files of run_configs/fashion_mnist, one per method,
-with what was measured at their heads, and the tables of README.md and docs/ below lines like
-<!-- results/table1/tables.md, table 2 -->. `tf-pflego sweep FILE --output_dir=results --redraw`
+frozen_rounds.md and others there), the flag files of run_configs/fashion_mnist, one per method of
+the experiments, with what was measured at their heads, and the tables of README.md and docs/ below
+lines like <!-- results/table1/tables.md, table 2 --> or, for facts of the methods, <!-- methods,
+table 1 -->. `tf-pflego sweep FILE --output_dir=results --redraw`
 draws the tables and figures of the sweeps themselves.
 """
 
@@ -14,6 +15,8 @@ import pathlib
 import re
 import sys
 from collections.abc import Sequence
+
+import method_pages
 
 from tf_pflego.sweeps import Cell, Experiment, store
 from tf_pflego.system import durable, texts
@@ -31,7 +34,7 @@ EXPERIMENTS = {
 }
 overview, paper_pages = _MODULES["overview"], _MODULES["paper_pages"]
 # A marker, and the table below it.
-_SHOWN = re.compile(r"(<!-- (results/[\w/]+\.md), table (\d+) -->\n)((?:\|.*\n)*)")
+_SHOWN = re.compile(r"(<!-- (results/[\w/]+\.md|methods), table (\d+) -->\n)((?:\|.*\n)*)")
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 DOCUMENTS = [
     path
@@ -54,7 +57,10 @@ def refreshed(document: pathlib.Path) -> str:
 
     def table(match):
         marker, path, number, _ = match.groups()
-        tables = _TABLE.findall((ROOT / path).read_text(encoding="utf-8"))
+        if path == "methods":
+            tables = method_pages.tables(ROOT)
+        else:
+            tables = _TABLE.findall((ROOT / path).read_text(encoding="utf-8"))
         if not 1 <= int(number) <= len(tables):
             raise ValueError(
                 f"{document.name} must name one of the {len(tables)} tables of {path}; "
@@ -90,7 +96,7 @@ def flag_file(experiment: str, cell: Cell, rows: Sequence[dict], path: str) -> s
 
 
 def flag_files() -> dict[pathlib.Path, str]:
-    """Returns the flag files of run_configs/fashion_mnist, one per method."""
+    """Returns the flag files of run_configs/fashion_mnist, one per method of the experiments."""
     files = {}
     for experiment, start, kind in _EXAMPLES:
         rows = store.runs_in(RESULTS / experiment / store.RUNS)

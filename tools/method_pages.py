@@ -1,8 +1,8 @@
-"""The pages of the methods: the docstrings of their modules, their settings, and what was measured.
+"""The pages and tables of the methods: their docstrings, facts, settings, and what was measured.
 
 A docstring begins with one line, TITLE: LEAD. Its paragraphs become text and its steps of a round a
-list; what is indented, such as the table of symbols, is shown as it stands. `docs/method_facts.md`
-has the formula, the paper, the passes and the uses of each.
+list; what is indented, such as the table of symbols, is shown as it stands. A method may have facts
+that its code does not show, such as its formula, paper and uses, in `docs/methods/NAME.md`.
 """
 
 import ast
@@ -35,9 +35,7 @@ def markdown(name: str, root: pathlib.Path) -> str:
             "Begin it so."
         )
     fields = dataclasses.fields(REGISTRY[name][0])
-    facts = facts_of(name, root)
-    lines = [f"# {title}", "", _sentence(_escaped(lead)), "", f"$${facts.pop('step')[1:-1]}$$", ""]
-    lines += [f"* **{_sentence(key)}**: {text}" for key, text in facts.items()]
+    lines = [f"# {title}", "", _sentence(_escaped(lead)), "", *_facts(name, root)]
     lines += [f"* **Source**: [{source}](../../{source})", "", "```sh"]
     lines += [f"tf-pflego --algorithm={name} --output_dir=runs/{name}", "```", "", "```python"]
     lines += [f'method = pfl.build_algorithm("{name}", model)', "```", "", "## Method", ""]
@@ -102,15 +100,53 @@ def settings_table(config: Any) -> Iterator[str]:
         yield f"| `{field.name}` | {shown} | {takes(field)} | {_escaped(field.metadata['help'])} |"
 
 
+def _facts(name, root):
+    """Returns the lines of a method's facts below their title; none if it has no file of them."""
+    path = root / "docs" / "methods" / f"{name}.md"
+    return path.read_text(encoding="utf-8").splitlines()[2:] if path.exists() else []
+
+
 def facts_of(name: str, root: pathlib.Path) -> dict[str, str]:
-    """Returns {heading: cell} of the rows of a method in the tables of all methods."""
-    return {
-        heading: cell
-        for page in ("method_facts", "methods")
-        for headings, row in _rows_of(root / "docs" / f"{page}.md", name)
-        if row[0].startswith("[")  # A link to the source of the method.
-        for heading, cell in zip(headings[1:], row[1:], strict=True)
-    }
+    """Returns {heading: text} of the facts of a method, with its formula as `step`."""
+    text = "\n".join(_facts(name, root))
+    step = re.match(r"\$(\$.+\$)\$\n", text)
+    listed = re.findall(r"^\* \*\*(.+?)\*\*: (.+)$", text, re.MULTILINE)
+    return {"step": step[1]} | {key.lower(): fact for key, fact in listed} if step else {}
+
+
+# The headings of the tables of all methods, which docs/methods.md and docs/method_facts.md show.
+_TABLES = (
+    ("a participant's work in a round", "learns", "down / up, in models"),
+    ("paper", "step"),
+    ("passes in a round", "a client", "good for", "unsuitable if"),
+)
+_ENDS, _NOT_STATED = "a client ends with", "not stated"
+
+
+def tables(root: pathlib.Path) -> list[str]:
+    """Returns the tables of all methods: by the model that clients get, and a row of facts each."""
+    facts, ends = {}, {}
+    for name in REGISTRY:
+        stated = facts_of(name, root)
+        facts[name] = {key: fact.replace("](../", "](") for key, fact in stated.items()}
+        ends.setdefault(facts[name].get(_ENDS, _NOT_STATED), []).append(f"`{name}`")
+    made = [_table((_ENDS, "methods"), ((end, ", ".join(names)) for end, names in ends.items()))]
+    for headings in _TABLES:
+        rows = (
+            (_link(name, root), *(one.get(heading, _NOT_STATED) for heading in headings))
+            for name, one in facts.items()
+        )
+        made.append(_table(("method", *headings), rows))
+    return made
+
+
+def _link(name, root):
+    return f"[`{name}`](methods/{name}.md)" if _facts(name, root) else f"`{name}`"
+
+
+def _table(headings, rows):
+    lines = [_row_of(headings), "|---" * len(headings) + "|", *map(_row_of, rows)]
+    return "".join(f"{line}\n" for line in lines)
 
 
 # Tables in which a method's row may be: the file, what the row says, and where it is explained.
@@ -157,8 +193,7 @@ def measured(name: str, root: pathlib.Path) -> str:
         for headings, row in list(_rows_of(root / path, name))[:1]:
             pairs = zip(headings[1:], row[1:], strict=True)
             shown, cells = zip(*(pair for pair in pairs if pair[0] not in _LEFT_OUT), strict=True)
-            lines += [f"{what} [How it was measured](../{link}).", ""]
-            lines += [_row_of(shown), "|---" * len(shown) + "|", _row_of(cells), ""]
+            lines += [f"{what} [How it was measured](../{link}).", "", _table(shown, [cells])]
     if not lines:
         lines += ["No sweep has a run of it yet.", ""]
     for path in sorted((root / "run_configs" / "fashion_mnist").glob(f"{name}_*.flags")):

@@ -20,12 +20,11 @@ dataset's, with a mask of the classes that a client holds. Other settings have t
 import dataclasses
 
 import tables
-from fair_field import WITH_MUON, choices
+from fair_field import METHODS, WITH_MUON, choices
 from shared_head import MUON
 
 import tf_pflego as pfl
 from tf_pflego import models
-from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import seeds
 from tf_pflego.sweeps import Experiment
 
@@ -66,7 +65,7 @@ def images(name, count, num_clients, classes_per_client):
 
 def _field(title, clients, rounds, participants, known=(), with_muon=(), **about):
     known = {cell["algorithm"]: cell for cell in known}
-    cells = [known.get(method, _cell(method)) for method in REGISTRY]
+    cells = [known.get(method, _cell(method)) for method in METHODS]
     cells += [{"name": f"{method}_muon"} | _cell(method) | MUON for method in with_muon]
     return experiment(title, cells, clients, rounds, participants, **about)
 

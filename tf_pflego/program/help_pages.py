@@ -87,7 +87,7 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
         page.flags(field for field in fields if field.name != "algorithm")
     page.paragraph(
         "--flagfile=FILE reads flags from a file, one per line; those after it on the command line "
-        "count. run_configs/ has one for each method.",
+        "count. run_configs/ has one for most methods.",
         0,
         2,
     )
