@@ -24,7 +24,7 @@ from tf_pflego.engines.client_computation import (
     packed,
     splits_of,
 )
-from tf_pflego.engines.threads import clients_at_once
+from tf_pflego.engines.threads import side_by_side
 
 _MOST_EXAMPLES, _MOST_BYTES = 256, 2**20  # of a client, and of what a body computes from them
 _LEAST_SHARE = 0.05  # of all clients, for a program of their own
@@ -91,7 +91,7 @@ def of_groups(computation: ClientComputation, most: int, compiled_once: Callable
     def run(data, message, messages, states, facts, round_, groups):
         place = 2 * splits_of(data).index("train")
 
-        def step(k, total, arrays):
+        def step(k):
             first, end = groups[k, 0], groups[k, 1]
             index = tf.minimum(first + tf.range(_CLIENTS_AT_ONCE, dtype=tf.int64), end - 1)
             to_each, states_of, facts_of = tf.nest.map_structure(
@@ -106,7 +106,6 @@ def of_groups(computation: ClientComputation, most: int, compiled_once: Callable
                 lambda: _compiled(computation, splits_of(data), most, (*inputs, count))
             )
             summed, outputs, weights = compiled(*inputs, count)
-            total = tf.nest.map_structure(tf.add, total, summed)
             sums = tf.zeros([_CLIENTS_AT_ONCE, 0], tf.float64)
             if computation.tests:
                 sums = tf.map_fn(
@@ -115,20 +114,10 @@ def of_groups(computation: ClientComputation, most: int, compiled_once: Callable
                     fn_output_signature=tf.float64,
                 )
             outputs = outputs._replace(sums=sums)
-            leaves = [leaf[:count] for leaf in tf.nest.flatten(outputs)]
-            return k + 1, total, [a.write(k, o) for a, o in zip(arrays, leaves, strict=True)]
+            return summed, tf.nest.map_structure(lambda leaf: leaf[:count], outputs)
 
-        count = tf.shape(groups)[0]
-        specs = tf.nest.flatten(computation.outputs_spec)
-        arrays = [tf.TensorArray(spec.dtype, count, infer_shape=False) for spec in specs]
-        _, total, arrays = tf.while_loop(
-            lambda k, total, arrays: k < count,
-            step,
-            (0, computation.zeros(), arrays),
-            parallel_iterations=clients_at_once(),
-        )
-        outputs = [array.concat() for array in arrays]
-        return total, tf.nest.pack_sequence_as(computation.outputs_spec, outputs)
+        start, join = computation.zeros(), tf.TensorArray.concat
+        return side_by_side(tf.shape(groups)[0], step, computation.outputs_spec, start, join)
 
     return run
 
@@ -142,7 +131,7 @@ def _compiled(computation: ClientComputation, splits, most: int, inputs):
     place = 2 * splits.index("train")
 
     def run(message, messages, states, facts, examples, labels, round_, count):
-        def step(k, total, arrays):
+        def step(k):
             to_one, state, of_one, x, y = tf.nest.map_structure(
                 lambda leaf: tf.gather(leaf, k), (messages, states, facts, examples, labels)
             )
@@ -159,18 +148,12 @@ def _compiled(computation: ClientComputation, splits, most: int, inputs):
                 to_one,
             )
             sums, outputs, weights = computation.updated(message, state, client, round_)
-            total = tf.nest.map_structure(tf.add, total, sums)
-            leaves = tf.nest.flatten((outputs, weights))
-            return k + 1, total, [a.write(k, o) for a, o in zip(arrays, leaves, strict=True)]
+            return sums, (outputs, weights)
 
-        structure = computation.outputs_spec._replace(sums=()), computation.weights_spec
-        arrays = [
-            tf.TensorArray(spec.dtype, _CLIENTS_AT_ONCE, element_shape=spec.shape)
-            for spec in tf.nest.flatten(structure)
-        ]
-        start = 0, computation.zeros(), arrays
-        _, total, arrays = tf.while_loop(lambda k, total, arrays: k < count, step, start)
-        return total, *tf.nest.pack_sequence_as(structure, [array.stack() for array in arrays])
+        spec = computation.outputs_spec._replace(sums=()), computation.weights_spec
+        start, size = computation.zeros(), _CLIENTS_AT_ONCE  # XLA asks for a constant.
+        total, outputs = side_by_side(count, step, spec, start, size=size)
+        return total, *outputs
 
     function = tf.function(run, autograph=False, jit_compile=True)
     with compiled_for(most):

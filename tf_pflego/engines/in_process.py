@@ -16,7 +16,7 @@ from tf_pflego.engines.client_computation import ClientComputation, unpacked
 from tf_pflego.engines.compiled_cohorts import NotCompiledError
 from tf_pflego.engines.engine import Outcome
 from tf_pflego.engines.local_clients import LocalClients
-from tf_pflego.engines.threads import clients_at_once
+from tf_pflego.engines.threads import side_by_side
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.system import log
 
@@ -87,7 +87,7 @@ class InProcessEngine(LocalClients):
         key = id(exchange), computation.tests, most
         if most == 0:
             one_by_one = self.traces.get(
-                key, lambda: Traced(_side_by_side(computation), any_number=(0, 2, 3, 4))
+                key, lambda: Traced(_of_cohort(computation), any_number=(0, 2, 3, 4))
             )
             return one_by_one(*arguments)
         once = functools.partial(self.traces.get, ("compiled", id(exchange), most))
@@ -104,31 +104,17 @@ class InProcessEngine(LocalClients):
             raise NotCompiledError(first) from error
 
 
-def _side_by_side(computation: ClientComputation):
+def _of_cohort(computation: ClientComputation):
     """Returns a function of a whole cohort, with arguments that have a leading axis of clients."""
-    specs = tf.nest.flatten(computation.outputs_spec)
 
     def run(data, message, messages, states, facts, round_):
-        count = tf.shape(facts.weight)[0]
-
-        def step(k, total, arrays):
+        def step(k):
             to_one, state, of_one = tf.nest.map_structure(
                 lambda leaf: leaf[k], (messages, states, facts)
             )
-            summed, outputs = computation(data, message, to_one, state, of_one, round_)
-            total = tf.nest.map_structure(tf.add, total, summed)
-            outputs = tf.nest.flatten(outputs)
-            return k + 1, total, [a.write(k, o) for a, o in zip(arrays, outputs, strict=True)]
+            return computation(data, message, to_one, state, of_one, round_)
 
-        # Only the sum and the arrays pass from one turn to the next: clients run in parallel.
-        arrays = [tf.TensorArray(spec.dtype, count, element_shape=spec.shape) for spec in specs]
-        _, total, arrays = tf.while_loop(
-            lambda k, total, arrays: k < count,
-            step,
-            (0, computation.zeros(), arrays),
-            parallel_iterations=clients_at_once(),
-        )
-        outputs = [array.stack() for array in arrays]
-        return total, tf.nest.pack_sequence_as(computation.outputs_spec, outputs)
+        count = tf.shape(facts.weight)[0]
+        return side_by_side(count, step, computation.outputs_spec, computation.zeros())
 
     return run

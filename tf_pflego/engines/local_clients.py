@@ -18,7 +18,7 @@ from tf_pflego.engines.client_computation import (
 )
 from tf_pflego.engines.client_states import ClientStates
 from tf_pflego.engines.engine import Engine
-from tf_pflego.engines.threads import clients_at_once
+from tf_pflego.engines.threads import clients_at_once, side_by_side
 from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.system import rows
 
@@ -176,19 +176,14 @@ def _prediction(served, task, split):
     """Returns a function that predicts for a block of clients with consecutive rows."""
 
     def predict(data, server_state, states, facts):
-        count = tf.shape(facts.weight)[0]
-
-        def step(k, array):
+        def step(k):
             state, facts_of_one = tf.nest.map_structure(lambda leaf: leaf[k], (states, facts))
             client = GraphClient(data, facts_of_one)
             weights = client.adapted(served, served.weights(server_state, state))
             logits = served.predict(weights, client.rows(split)[0], client.classes)
-            return k + 1, array.write(k, task.predicted(logits))
+            return (), task.predicted(logits)
 
-        array = tf.TensorArray(tf.float32, count, infer_shape=False)
-        _, array = tf.while_loop(
-            lambda k, _: k < count, step, (0, array), parallel_iterations=clients_at_once()
-        )
-        return array.concat()
+        spec = tf.TensorSpec(None, tf.float32)
+        return side_by_side(tf.shape(facts.weight)[0], step, spec, join=tf.TensorArray.concat)[1]
 
     return predict

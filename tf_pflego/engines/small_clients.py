@@ -18,7 +18,7 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.core.statistics import Statistics
 from tf_pflego.data.mapped import OpenData
 from tf_pflego.engines.client_computation import ClientFacts, splits_of
-from tf_pflego.engines.threads import clients_at_once
+from tf_pflego.engines.threads import side_by_side
 
 # Of a client, and of what the body computes from them; with more, one client keeps a core busy, and
 # a body that computes much is slower for many clients at once.
@@ -103,19 +103,15 @@ def evaluation(
         return sums
 
     def evaluate(data, server_state, states, facts, groups):
-        def step(k, array):
+        def step(k):
             first, end = groups[k, 0], groups[k, 1]
             some, about = tf.nest.map_structure(lambda leaf: leaf[first:end], (states, facts))
             sums = of_group(data, server_state, some, about)
             sizes.update(tf.nest.map_structure(lambda leaf: leaf.shape[1], sums))
-            return k + 1, array.write(k, tf.concat(tf.nest.flatten(sums), axis=1))
+            return (), tf.concat(tf.nest.flatten(sums), axis=1)
 
-        count = tf.shape(groups)[0]
-        array = tf.TensorArray(tf.float64, count, infer_shape=False)
-        _, array = tf.while_loop(
-            lambda k, _: k < count, step, (0, array), parallel_iterations=clients_at_once()
-        )
-        return array.concat()
+        spec = tf.TensorSpec(None, tf.float64)
+        return side_by_side(tf.shape(groups)[0], step, spec, join=tf.TensorArray.concat)[1]
 
     return evaluate
 

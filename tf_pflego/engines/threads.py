@@ -1,9 +1,13 @@
-"""How many threads TensorFlow takes for an operation, and how many clients run side by side."""
+"""The threads that TensorFlow takes for an operation, and the loop of clients side by side."""
 
 import contextlib
 import os
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
+
+from tf_pflego.core.nests import Structure
 
 
 def threads_per_operation(clients_per_round: float) -> int | None:
@@ -20,6 +24,47 @@ def threads_per_operation(clients_per_round: float) -> int | None:
 def clients_at_once() -> int:
     """Returns the number of clients that run side by side here, as many as operations do."""
     return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
+
+
+def side_by_side(
+    count: Any,
+    step: Callable[[Any], tuple[Structure, Structure]],
+    spec: Structure,
+    start: Structure = (),
+    join: Callable[[tf.TensorArray], tf.Tensor] = tf.TensorArray.stack,
+    size: int | None = None,
+) -> tuple[Structure, Structure]:
+    """Returns the sums and the outputs of a loop, with `clients_at_once` turns at a time.
+
+    Args:
+      count: The number of turns, a tensor or an int.
+      step: The function of a turn, by its number, to what it adds to the sums, and its outputs.
+      spec: The specs of the outputs. With `tf.TensorArray.concat` only their dtypes count.
+      start: What the sums start from.
+      join: The method that makes a tensor of an output of all turns.
+      size: The most turns, if outputs are stacked to this length; None for `count`.
+    """
+
+    def turn(k, total, arrays):
+        added, outputs = step(k)
+        total = tf.nest.map_structure(tf.add, total, added)
+        pairs = zip(arrays, tf.nest.flatten(outputs), strict=True)
+        return k + 1, total, [array.write(k, output) for array, output in pairs]
+
+    arrays = []
+    for one in tf.nest.flatten(spec):
+        about: dict = {"element_shape": one.shape}
+        if join is not tf.TensorArray.stack:
+            about = {"infer_shape": False}
+        arrays.append(tf.TensorArray(one.dtype, count if size is None else size, **about))
+    # Only the sums and the arrays pass from one turn to the next: turns run in parallel.
+    _, total, arrays = tf.while_loop(
+        lambda k, total, arrays: k < count,
+        turn,
+        (0, start, arrays),
+        parallel_iterations=clients_at_once(),
+    )
+    return total, tf.nest.pack_sequence_as(spec, [join(array) for array in arrays])
 
 
 def prepare_process(clients_per_round: float) -> None:
