@@ -38,7 +38,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_pflego.algorithms.scaffold import ClientState, ServerState
+from tf_pflego.algorithms.scaffold import ClientState, with_variates
 from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.local_training import PlainMiniBatches, ServesOneNetwork, gradient
@@ -61,11 +61,6 @@ class FedMuonConfig(AveragingServer, PlainMiniBatches, ServesOneNetwork):
 def build_fedmuon(model: SplitModel, config: FedMuonConfig) -> Algorithm:
     """Returns FedMuon for `model`."""
     model = model.with_shared_classifier()
-    optimizer = config.server()
-
-    def init_server(federation):
-        weights = model.initial_weights()
-        return ServerState(weights, nests.zeros_like(weights), optimizer.init(weights))
 
     def client_update(message, state, client, round_):
         sent, mean_variate = message
@@ -86,24 +81,7 @@ def build_fedmuon(model: SplitModel, config: FedMuonConfig) -> Algorithm:
         share = nests.scale(round_.equal_weight, changes)
         return ClientResult(weights, ClientState(momentum), summed=share)
 
-    def server_update(server, uploads, round_):
-        moved, change = nests.scale(1 / round_.equal_weight, uploads.summed)
-        server = server._replace(variates=nests.add(server.variates, change))
-        return optimizer.follow(nests.scale(1 / uploads.count, moved), server, round_)
-
-    return Algorithm.with_one_exchange(
-        "fedmuon",
-        model,
-        init_server=init_server,
-        init_client=lambda server, seed, classes: ClientState(nests.zeros_like(server.weights)),
-        broadcast=lambda server, round_: (
-            server.weights,
-            nests.scale(round_.equal_weight, server.variates),
-        ),
-        client_update=client_update,
-        server_update=server_update,
-        served={"generic": config.served(model)},
-    )
+    return with_variates("fedmuon", model, config, client_update)
 
 
 def _direction(nest):

@@ -30,6 +30,7 @@ sum of the gradients' weights, and c_i stays their mean. The server may have oth
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tf_pflego.core import nests, settings
@@ -63,11 +64,6 @@ class ClientState(NamedTuple):
 def build_scaffold(model: SplitModel, config: ScaffoldConfig) -> Algorithm:
     """Returns SCAFFOLD for `model`."""
     model = model.with_shared_classifier()
-    optimizer = config.server()
-
-    def init_server(federation):
-        weights = model.initial_weights()
-        return ServerState(weights, nests.zeros_like(weights), optimizer.init(weights))
 
     def client_update(message, state, client, round_):
         sent, mean_variate = message
@@ -84,13 +80,29 @@ def build_scaffold(model: SplitModel, config: ScaffoldConfig) -> Algorithm:
         share = nests.scale(round_.equal_weight, (moved, change))
         return ClientResult(weights, ClientState(nests.add(state.variate, change)), summed=share)
 
+    return with_variates("scaffold", model, config, client_update)
+
+
+def with_variates(
+    name: str, model: SplitModel, config: Any, client_update: Callable[..., ClientResult]
+) -> Algorithm:
+    """Returns a method with a server that also sends the mean of the clients' control variates.
+
+    Clients upload what weights and variate have moved by, times `equal_weight`.
+    """
+    optimizer = config.server()
+
+    def init_server(federation):
+        weights = model.initial_weights()
+        return ServerState(weights, nests.zeros_like(weights), optimizer.init(weights))
+
     def server_update(server, uploads, round_):
         moved, change = nests.scale(1 / round_.equal_weight, uploads.summed)
         server = server._replace(variates=nests.add(server.variates, change))
         return optimizer.follow(nests.scale(1 / uploads.count, moved), server, round_)
 
     return Algorithm.with_one_exchange(
-        "scaffold",
+        name,
         model,
         init_server=init_server,
         init_client=lambda server, seed, classes: ClientState(nests.zeros_like(server.weights)),
