@@ -254,8 +254,7 @@ def moments(phi, classes):
 
 
 @pytest.mark.parametrize(
-    ("labels", "weight", "epochs"),
-    [("global", 0.7, 1), thorough("own", 3.0, 2)],
+    ("labels", "weight", "epochs"), [("global", 0.7, 1), thorough("own", 3.0, 2)]
 )
 def test_fedpac(tiny_model, tiny_clients, labels, weight, epochs):
     """Theta, the centroids and the heads of all clients, after each round.

@@ -160,11 +160,7 @@ def test_of_equal_networks_the_first_is_chosen(tiny_model, tiny_clients):
 
 @pytest.mark.parametrize(
     ("labels", "shrinkage", "identity"),
-    [
-        thorough("own", 0.05, 0.0),
-        ("global", 1e-4, 1.0),
-        thorough("few", 0.05, 0.3),
-    ],
+    [thorough("own", 0.05, 0.0), ("global", 1e-4, 1.0), thorough("few", 0.05, 0.3)],
 )
 def test_pfedfda(tiny_model, tiny_clients, labels, shrinkage, identity):
     """Theta, means and covariance of all.

@@ -78,8 +78,7 @@ def run_and_end(algorithm, clients, engine):
 
 
 @pytest.mark.parametrize(
-    ("name", "engine", "functions"),
-    [("pflego", "in_process", 4), thorough("everything", "tff", 8)],
+    ("name", "engine", "functions"), [("pflego", "in_process", 4), thorough("everything", "tff", 8)]
 )
 def test_a_second_simulation_of_a_method_traces_nothing(
     name, engine, functions, tiny_model, tiny_clients

@@ -82,10 +82,7 @@ def test_other_engines_learn_what_they_do_without(engine, clients, model, hidden
     with simulation_of(hidden, clients) as simulation:
         assert simulation.data.example_shape == SHAPE
         expected = learnt(simulation)
-    with (
-        feature_files.kept_in(tmp_path),
-        simulation_of(model, clients, place=engine) as simulation,
-    ):
+    with feature_files.kept_in(tmp_path), simulation_of(model, clients, place=engine) as simulation:
         assert file_arrays.file_of(simulation.data.train.examples)
         assert simulation.data.example_shape == (NUM_FEATURES,)
         assert_near(learnt(simulation), expected, **NEAR)

@@ -36,12 +36,7 @@ import dataclasses
 from tf_pflego.algorithms.fedper import average_body
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, Weights
-from tf_pflego.core.local_training import (
-    FULL_BATCH,
-    FULL_BATCHES,
-    IN_BATCHES,
-    StepsOrMiniBatches,
-)
+from tf_pflego.core.local_training import FULL_BATCH, FULL_BATCHES, IN_BATCHES, StepsOrMiniBatches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.heads.descent import gradient_descent
 from tf_pflego.models.personalization import HeadRule

@@ -59,7 +59,7 @@ class PersonalModel(tf.Module):
         """Returns the concrete functions by their signatures. Without `learning` it only serves."""
         of_path = [tf.TensorSpec([], tf.string, "path")]
         functions: dict[str, tuple[Callable, list]] = {
-            "class_names": (lambda: {"class_names": tf.identity(self._names)}, []),
+            "class_names": (lambda: {"class_names": tf.identity(self._names)}, [])
         }
         if learning:
             functions |= {

@@ -146,12 +146,7 @@ class PersonalModels:
         return columns_of(task, self.class_names, of_table, known, predicted)
 
     def personalize(
-        self,
-        client: str,
-        x: Any,
-        labels: Any,
-        steps: int = 50,
-        learning_rate: float | str = AUTO,
+        self, client: str, x: Any, labels: Any, steps: int = 50, learning_rate: float | str = AUTO
     ) -> None:
         """Lets a client's head learn from examples, by the method's own rule.
 
