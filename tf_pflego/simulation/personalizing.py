@@ -3,17 +3,19 @@
 A block of clients is read, fitted and tested, and their new states are kept, before the next one is
 read, which keeps the memory independent of the number of clients. Within a block, clients with
 equally many training examples pass through the body together, and their heads are fitted by
-operations on all of them.
+operations on all of them. There are as many such groups at once as cores.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import os
 import pathlib
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +24,7 @@ import tensorflow as tf
 from tf_pflego.core.algorithm import Algorithm, Client, num_bytes
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.engines.client_computation import statistics_of
+from tf_pflego.engines.threads import clients_at_once
 from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.models.personalization import HeadRule
 from tf_pflego.simulation.client_models import lone_client, served_name, split_model
@@ -168,21 +171,25 @@ class _Pass:
 
     def _fitted(self, ids, states):
         """Returns the new states of the clients of a block, which has their old ones."""
-        splits = {
-            name: split.of_clients(slice(ids[0], ids[-1] + 1))
-            for name, split in self._splits.items()
-        }
+        splits = {}
+        for name, split in self._splits.items():
+            some = split.of_clients(slice(ids[0], ids[-1] + 1))
+            # In memory: parts of an array in a file would be in files too.
+            splits[name] = dataclasses.replace(some, examples=np.array(some.examples))
         classes = self._simulation.data.head_classes(ids, self._model.num_classes)
-        places, parts = [], []
-        for some in self._groups(splits["train"].sizes):
+
+        def of_group(some):
             take, rows = functools.partial(np.take, indices=some, axis=0), {}
             of_some = tf.nest.map_structure(take, (states, classes))
             for name, split in splits.items():
                 part = split.of_clients(some)
                 owner = np.repeat(np.arange(len(some), dtype=np.int32), part.sizes)
                 rows[name] = part.examples, part.labels, owner
-            parts.append(self._fit(self._simulation.server_state, *of_some, rows, self._limits))
-            places.append(some)
+            return self._fit(self._simulation.server_state, *of_some, rows, self._limits)
+
+        places = [*self._groups(splits["train"].sizes)]
+        with futures.ThreadPoolExecutor(clients_at_once()) as threads:
+            parts = [*threads.map(of_group, places)]
         order = np.argsort(np.concatenate(places))
         return tf.nest.map_structure(lambda *leaves: np.concatenate(leaves)[order], *parts)
 
