@@ -36,11 +36,17 @@ LISTS = {
 
 
 def _listed(node):
-    """Returns what a literal collection lists; a dictionary of values to be computed is none."""
+    """Returns what a literal collection, or a text that is split, lists.
+
+    A dictionary of values to be computed is none.
+    """
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         return node.elts
     if isinstance(node, ast.Dict) and all(isinstance(one, ast.Constant) for one in node.values):
         return [*filter(None, node.keys), *node.values]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "split" and isinstance(node.func.value, ast.Constant):
+            return [*map(ast.Constant, str(node.func.value.value).split())]
     return []
 
 

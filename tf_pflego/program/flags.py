@@ -28,6 +28,7 @@ class VerbOptions:
 
     def __post_init__(self):
         settings.check(self)
+        settings.refuse_unread(self)
 
     def refuse_empty(self, *names: str) -> None:
         """Raises ValueError if one of these settings is empty."""

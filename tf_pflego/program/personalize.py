@@ -5,6 +5,7 @@ import dataclasses
 import math
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from tf_pflego.system import durable, limited_files, log, texts
 from tf_pflego.system.signals import Interruption
 
 FLAGS_OF_ARGUMENTS = {"name": "model"}
-_OF_NEW_CLIENTS, _OF_FILES = "data format shots draws seed".split(), "output_dir overwrite".split()
+_OF_NEW_CLIENTS: dict[str, Any] = {"clients": ("new",)}
 ARRAYS = ("train_examples", "train_labels", "test_examples", "test_labels")  # of a file
 
 USAGE = "--run=DIR --clients=all|--data=FILE.npz,...|--table=FILE [--NAME=VALUE ...]"
@@ -42,13 +43,22 @@ class Options(RunOptions):
         choices=("new", ALL),
     )
     output_dir: str = path_setting(
-        "a new directory for the clients' models and the table, or the bundle; empty to write none"
+        "a new directory for the clients' models and the table, or the bundle; empty to write none",
+        read_with=_OF_NEW_CLIENTS | {"table": None},
+    )
+    format: str = setting(
+        "savedmodel",
+        "format of the models: SavedModel and TFLite support on-device training, Keras only "
+        "predictions",
+        choices=exportable.FORMATS,
+        read_with=_OF_NEW_CLIENTS,
     )
     data: str = setting(
         "",
         "a file for each new client, separated by commas: .npz with the arrays train_examples, "
         "train_labels, test_examples and test_labels. Examples are as in the run's data, and "
         "labels are the numbers of the dataset's classes. The file's name is the client's name",
+        read_with=_OF_NEW_CLIENTS,
     )
     table: str = path_setting(
         "file of rows of new clients, with the columns of the run's table, in place of --data; "
@@ -72,10 +82,15 @@ class Options(RunOptions):
         "largest gradient at the end of a fit with --clients=all, as a multiple of the norm at a "
         "head of zeros",
         at_least=0,
+        read_with={"clients": (ALL,)},
     )
-    shots: str = setting("1,5,10,all", "numbers of examples per class for the clients, each a row")
-    draws: int = setting(5, "number of random repetitions", at_least=1)
-    seed: int = setting(0, "seed of the random examples", at_least=0)
+    shots: str = setting(
+        "1,5,10,all",
+        "numbers of examples per class for the clients, each a row",
+        read_with=_OF_NEW_CLIENTS,
+    )
+    draws: int = setting(5, "number of random repetitions", at_least=1, read_with=_OF_NEW_CLIENTS)
+    seed: int = setting(0, "seed of the random examples", at_least=0, read_with=_OF_NEW_CLIENTS)
 
     def __post_init__(self):
         super().__post_init__()
@@ -85,19 +100,8 @@ class Options(RunOptions):
             raise ValueError(
                 "`data` must be left out with `table`; got both. Leave out one of them."
             )
-        unread = [*(_OF_NEW_CLIENTS if of_run else ["tolerance"])]
         if of_run and self.table:
             self.refuse_empty("output_dir")
-        elif of_run:
-            unread += _OF_FILES
-        for field in dataclasses.fields(self):
-            if field.name in unread and getattr(self, field.name) != field.default:
-                how = "left out with" if of_run else "used with"
-                raise ValueError(
-                    f"`{field.name}` must be {how} `clients='all'`, for which the run, or with "
-                    f"`table` a bundle, has all heads; got {getattr(self, field.name)!r}. Correct "
-                    "one of them."
-                )
         _shots_of(self.shots)
 
 

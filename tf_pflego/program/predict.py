@@ -23,7 +23,6 @@ from tf_pflego.system import durable, temporary, texts
 from tf_pflego.system.signals import Interruption
 
 FLAGS_OF_ARGUMENTS = {"name": "model", "directory": "bundle"}
-_OF_RUN = "run data_dir algorithm network model".split()
 
 USAGE = "--run=DIR|--bundle=DIR --table=FILE --output=FILE.csv [--NAME=VALUE ...]"
 EXAMPLE = "--run=runs/pupils --table=new_pupils.csv --output=predictions.csv"
@@ -44,7 +43,11 @@ class Options(StoredRunOptions):
     overwrite: bool = setting(
         False, "replace the earlier predictions that the output holds, when the new are whole"
     )
-    model: str = setting("", "which of the models that the method serves; empty for the first")
+    model: str = setting(
+        "",
+        "which of the models that the method serves; empty for the first",
+        read_with={"run": None},
+    )
     missing: str = setting(
         tables.AUTO,
         "rows that lack a value: refused, filled with means (mean), left out (drop), or as in the "
@@ -59,12 +62,11 @@ class Options(StoredRunOptions):
     def __post_init__(self):
         super().__post_init__()
         self.refuse_empty(*(() if self.bundle else ("run",)), "table", "output")
-        for name in _OF_RUN if self.bundle else ():
-            if getattr(self, name):
-                raise ValueError(
-                    f"`{name}` must be left out with `bundle`, which contains its model; got "
-                    f"{getattr(self, name)}. Leave out one of them."
-                )
+        if self.bundle and self.run:
+            raise ValueError(
+                "`run` must be left out with `bundle`, which contains its models; got "
+                f"{self.run}. Leave out one of them."
+            )
 
 
 def run(flag_values, interruption: Interruption) -> None:

@@ -16,8 +16,9 @@ from tf_pflego.program import terminal
 from tf_pflego.program.flags import VerbOptions
 from tf_pflego.runs import stored_run
 from tf_pflego.runs.reader import CLIENT
-from tf_pflego.serving import exportable
 from tf_pflego.system import deferred, temporary
+
+_OF_RUN: dict[str, Any] = {"run": None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +26,17 @@ class StoredRunOptions(VerbOptions):
     """The options of a verb that opens a run."""
 
     run: str = path_setting("output directory of the run, or state_dir of a client")
-    data_dir: str = path_setting("TFDS data directory; empty for TFDS' own default")
-    algorithm: str = setting(
-        "", "FILE.py:FUNCTION of the run's method, if it is one of your own; its code is loaded"
+    data_dir: str = path_setting(
+        "TFDS data directory; empty for TFDS' own default", read_with=_OF_RUN
     )
-    network: str = path_setting("FILE.keras of the run's network, if it is your own")
+    algorithm: str = setting(
+        "",
+        "FILE.py:FUNCTION of the run's method, if it is one of your own; its code is loaded",
+        read_with=_OF_RUN,
+    )
+    network: str = path_setting(
+        "FILE.keras of the run's network, if it is your own", read_with=_OF_RUN
+    )
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Any]:
@@ -59,13 +66,9 @@ class RunOptions(StoredRunOptions):
 
     output_dir: str = path_setting("a new directory for the files")
     overwrite: bool = setting(
-        False, "replace an earlier export in the output directory when the new export is whole"
-    )
-    format: str = setting(
-        "savedmodel",
-        "format of the models: SavedModel and TFLite support on-device training, Keras only "
-        "predictions",
-        choices=exportable.FORMATS,
+        False,
+        "replace an earlier export in the output directory when the new export is whole",
+        read_with={"output_dir": None},
     )
     model: str = setting("", "name of a model, if the method has several; empty for the first")
 
