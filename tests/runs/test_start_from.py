@@ -41,7 +41,7 @@ def runs_of_june(tmp_path_factory):
         directory = tmp_path_factory.mktemp("june")
         table, place = month(directory / "june.csv", "1308"), directory / "june"
         told = [f"--table={table}", f"--label_column={label}", f"--task={TASKS[label]}"]
-        told = replaced(*FLAGS, *told)
+        told = replaced(*FLAGS, *told, "--text_columns=Sex", "--text_words=3")
         assert code_of([*told, "--num_rounds=2", f"--output_dir={place}"]) == 0
         return place
 
@@ -59,7 +59,8 @@ def arrays(path):
 
 
 def test_what_last_month_has_learnt_is_taken_over(june, tmp_path, capsys):
-    table = month(tmp_path / "july.csv", "1224", SES=lambda value: float(value) + 3)
+    changed = {"SES": lambda value: float(value) + 3, "Sex": "{} other".format}
+    table = month(tmp_path / "july.csv", "1224", **changed)
     july = tmp_path / "july"
     begin = [f"--start_from={june}", f"--table={table}", f"--output_dir={july}", "--num_rounds=1"]
     result = done(begin, capsys)
@@ -74,7 +75,7 @@ def test_what_last_month_has_learnt_is_taken_over(june, tmp_path, capsys):
     differing = {name for name in about[0] if about[0][name] != about[1].get(name)}
     assert differing == {"dataset", "num_rounds", "output_dir", "start_from", "table"}
     first, then = (json.loads((place / "preprocessing.json").read_text()) for place in (june, july))
-    assert first == then | {"is_fitted": True}
+    assert first == then | {"is_fitted": True}  # with the same words
 
     last, first = (
         arrays(june / "checkpoints/server-2.npz"),
@@ -104,10 +105,19 @@ def test_what_last_month_has_learnt_is_taken_over(june, tmp_path, capsys):
     done([f"--output_dir={july}", "--resume", "--num_rounds=2"], capsys)
 
 
-def test_last_months_directory_does_not_say_which_table_is_read(runs_of_june, capsys):
-    refused = in_this_process([f"--start_from={runs_of_june('Passed')}"], capsys)
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ([], "--table must be given, since the run in"),  # Its directory does not say which.
+        (["--text_words=4"], "--text_words: expected 3, got 4"),
+    ],
+)
+def test_another_table_and_the_same_words_are_needed(flags, said, runs_of_june, tmp_path, capsys):
+    june = runs_of_june("Passed")
+    flags = [*flags, *[f"--table={june.parent / 'june.csv'}"] * bool(flags)]
+    refused = in_this_process([f"--start_from={june}", *flags], capsys)
     assert refused.returncode == 2
-    assert "--table must be given, since the run in" in refused.stderr
+    assert said in refused.stderr
 
 
 def of_column(**changed):

@@ -90,6 +90,7 @@ def refuse_another(plan: Any) -> None:
         )
     of_classes = names_with(Role.CLIENTS, settings)
     names = [*names_with(Role.ALIKE, settings), "algorithm_source"]
+    names += ["text_words"] * bool(plan.settings.text_columns)  # The earlier run has the words.
     if "network_digest" in earlier:  # A file may have been moved.
         names[names.index("network")] = "network_digest"
     pairs = [

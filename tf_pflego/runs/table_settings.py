@@ -120,6 +120,8 @@ def clients_of(run_config: Any, preprocessing: Preprocessing | None = None) -> C
     given |= {argument: given.pop(name) for argument, name in ARGUMENTS.items()}
     given |= {name: _names(given[name]) for name in ("label", "features", "categories", "texts")}
     given |= {name: given[name] or None for name in ("features", "time")}
+    if preprocessing is not None:
+        del given["text_words"]  # It has the words.
     where = run_config.data_dir or None, run_config.download
     given["table"] = given["table"] or tfds_examples.of_dataset(run_config.dataset, *where)
     given |= {"label_space": run_config.label_space, "seed": run_config.seed}

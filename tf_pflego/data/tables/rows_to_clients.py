@@ -79,7 +79,8 @@ def from_table(
       label_space: As in `from_arrays`.
       seed: The seed for sampling test rows.
       preprocessing: The preprocessing of clients that these join or follow. It also numbers the
-        classes, and determines the features. Further arguments about them must agree with it.
+        classes, and determines the features. Further arguments about them must agree with it, and
+        `text_words` is left out.
       separator: The character between the cells of a CSV file; auto for the header's separator.
       decimal: The character before the fractions of numbers in a CSV file, "." or ","; auto for a
         comma if cells look like 0,5.

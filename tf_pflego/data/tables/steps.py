@@ -109,10 +109,10 @@ class Asked:
                 f"`encoding` must be {ENCODINGS[0]} for texts, since a count of words is no code; "
                 f"got {encoding}. Leave out one of `encoding` and `texts`."
             )
-        if text_words != TEXT_WORDS and not counted:
+        if text_words != TEXT_WORDS and (preprocessing is not None or not counted):
             raise ValueError(
-                f"`text_words` must be left out without `texts`; got {text_words}. Name columns in "
-                "`texts`."
+                "`text_words` must be left out without `texts`, and with `preprocessing`, which "
+                f"has the words; got {text_words}. Leave it out."
             )
         if both := sorted({*counted} & {*coded}):
             raise ValueError(
@@ -284,7 +284,7 @@ def _refuse_other(preprocessing, features, categories, encoding, missing, texts)
             (None, names),
         ),
         "categories": (categories, {*_names("categories", categories)} <= coded, (True,)),
-        "texts": (texts, {*_names("texts", texts)} <= counted, (True,)),
+        "texts": (texts, {*_names("texts", texts)}, (set(), counted)),
         "encoding": (encoding, encoding, (ENCODINGS[0], preprocessing.encoding)),
         "missing": (missing, missing, (MISSING[0], "drop", preprocessing.missing)),
     }
