@@ -1,8 +1,8 @@
 """A server is started, and goes on, by flags."""
 
-import numpy as np
 import pytest
 
+import tf_pflego as pfl
 from tests.devices.federation import NAMES
 from tests.devices.server.clients import residents
 from tests.starts import done, in_this_process
@@ -10,14 +10,12 @@ from tf_pflego.devices.definition import Definition
 
 
 @pytest.mark.thorough
-def test_a_server_goes_on(tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    arrays = {}
-    for split in ("train", "test"):
-        arrays[f"{split}_examples"] = rng.normal(size=(8, 3)).astype(np.float32)
-        arrays[f"{split}_labels"] = np.arange(8) % 4
-    np.savez(tmp_path / "sample.npz", **arrays)
-    flags = ["serve", f"--client_names={','.join(NAMES)}", f"--sample={tmp_path / 'sample.npz'}"]
+def test_a_server_goes_on_with_a_table_as_sample(tmp_path, capsys):
+    rows = ["who,age,said,label", *(f"{row % 2},{row},good bad bad,{row % 4}" for row in range(16))]
+    table = tmp_path / "sample.csv"
+    table.write_text("\n".join(rows))
+    flags = ["serve", f"--client_names={','.join(NAMES)}", "--name=sites", f"--table={table}"]
+    flags += ["--client_column=who", "--label_column=label", "--text_columns=said"]
     flags += ["--network=mlp", "--label_space=global", "--clients_per_round=3", "--quiet"]
     path = tmp_path / "definition.json"
     done([*flags, f"--define={path}"], capsys)
@@ -29,3 +27,4 @@ def test_a_server_goes_on(tmp_path, capsys):
         assert served.returncode == 0, served.stderr
         metrics = tmp_path / "run" / "metrics.jsonl"
         assert len(metrics.read_text().splitlines()) == rounds
+    assert pfl.load_run(tmp_path / "run").configuration["dataset"] == "sites"

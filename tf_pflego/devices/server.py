@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tf_pflego.core.settings import Role, names_with
 from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.server_links import DeviceOptions, Links
 from tf_pflego.runs import callbacks as callbacks_lib
@@ -72,6 +73,13 @@ def train(
 ) -> dict[str, Any]:
     """Trains the plan with clients that have the definition; see `serve`."""
     settings = plan.settings
+    # Other data stood for those of the clients.
+    of_data = names_with(Role.DATA | Role.DEALING, RunConfig)
+    others = {name: getattr(RunConfig, name) for name in (*of_data, "table")}
+    network = settings.chosen("network")
+    plan = dataclasses.replace(
+        plan, settings=settings_read.changed(settings, network=network, **others)
+    )
     options = DeviceOptions(
         settings.sockets,
         tuple(definition.clients),

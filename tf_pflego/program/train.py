@@ -94,8 +94,9 @@ def _resumed(flag_values):
     _refuse_unnamed(stored, flag_values)
     if is_elsewhere:
         # The clients have their data; what stands in for these is named by flags again.
+        of_data = {*names_with(Role.DATA | Role.DEALING, config.RunConfig)}
         about = stored.configuration.items()
-        return {name: value for name, value in about if value not in (None, reader.OWN_CLIENTS)}
+        return {name: value for name, value in about if not (value is None or name in of_data)}
     # That run may have replaced another one; this does not.
     return _without(stored.configuration, {"overwrite"}, flag_values)
 
