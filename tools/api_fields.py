@@ -4,6 +4,7 @@ griffe reads the source, and this is an extension of it:
 
 * The default of a field that `setting` makes is the setting's default, not the call.
 * The comment beside a field is its description.
+* The page that explains an example is a link below it.
 """
 
 import re
@@ -11,10 +12,17 @@ import re
 import griffe
 
 _COMMENT = re.compile(r"  # (.+)$")
+_EXPLAINED = re.compile(r"Example, explained in docs/(\S+)\.md(\S*):(\n.*)", re.DOTALL)
 
 
 class Fields(griffe.Extension):
-    """Describes the attributes of classes."""
+    """Describes the attributes of classes, and links examples to their pages."""
+
+    def on_object(self, *, obj: griffe.Object, **unused) -> None:
+        """Called when an object has been read."""
+        if obj.docstring:
+            linked = r"Examples:\3\n\n[The guide to it](../\1.html\2)"
+            obj.docstring.value = _EXPLAINED.sub(linked, obj.docstring.value)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **unused) -> None:
         """Called when an attribute of a class or module has been read."""

@@ -58,6 +58,11 @@ def attacked(algorithm: Algorithm, attack: str, attackers: float, *, seed: int =
       ValueError: There is no such attack, a number is out of its range, labels are to be flipped
         of a method that does not predict classes, or the method's server must see the uploads of
         single clients.
+
+    Example, explained in docs/aggregation.md#attacks-and-robust-sums:
+      >>> harmed = pfl.attacked(algorithm, "sign_flip", attackers=0.2)
+      >>> pfl.robust(harmed, "median")
+      Algorithm(pflego, 1 exchange per round, serves personalized)
     """
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
     values.one_of("attack", attack, ATTACKS)

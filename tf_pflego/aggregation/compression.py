@@ -83,6 +83,12 @@ def compressed(
       TypeError: `algorithm` is no `Algorithm`.
       ValueError: A value is out of its range, the algorithm is private already, or the server of
         the method must see the uploads of single clients.
+
+    Example, explained in docs/aggregation.md#fewer-bytes:
+      >>> smaller = pfl.compressed(algorithm, "quantized", bits=8)
+      >>> with pfl.Simulation(smaller, clients, participation, engine="in_process") as trained:
+      ...     trained.run_round()["bytes_up"] < simulation.run_round()["bytes_up"]
+      True
     """
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
     values.one_of("compression", compression, tuple(CHOICE.kinds))

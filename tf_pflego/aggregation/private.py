@@ -55,6 +55,11 @@ def private(
       ValueError: An argument does not take its value, or both or neither of `epsilon` and
         `noise_multiplier` are given, or the server of the method must see single uploads.
       ImportError: dp-accounting is not installed.
+
+    Example, explained in docs/privacy.md:
+      >>> sampling = pfl.Participation(num_clients=3, clients_per_round=2, mode="binomial")
+      >>> pfl.private(algorithm, sampling, num_rounds=10, noise_multiplier=1.0, clip_norm=1.0)
+      Algorithm(pflego, 1 exchange per round, serves personalized)
     """
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
     remedy = "Make one: `Participation(num_clients, clients_per_round)`."

@@ -87,6 +87,10 @@ def robust(
       TypeError: `algorithm` is no `Algorithm`.
       ValueError: There is no such sum, a number is out of its range or missing, or the method's
         server must see the uploads of single clients.
+
+    Example, explained in docs/aggregation.md#attacks-and-robust-sums:
+      >>> pfl.robust(algorithm, "trimmed_mean", trimmed_share=0.2)
+      Algorithm(pflego, 1 exchange per round, serves personalized)
     """
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
     is_sum = values.one_of("robust_sum", robust_sum, ROBUST_SUMS) == NORM_BOUND

@@ -60,6 +60,10 @@ def secure(algorithm: Algorithm, *, bits: int = BITS, clip_norm: float) -> Algor
       TypeError: `algorithm` is of another class.
       ValueError: An argument does not take its value. The algorithm's `init_server` raises it if
         the server of the method must see single uploads, or `bits` are too few for the clients.
+
+    Example, explained in docs/aggregation.md#secure-sums:
+      >>> pfl.secure(algorithm, clip_norm=1.0)
+      Algorithm(pflego, 1 exchange per round, serves personalized)
     """
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
     bits = values.whole("bits", bits, 2, MOST_BITS)

@@ -91,6 +91,10 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
         take, or the file cannot be run.
       TypeError: The algorithm has no such hyper-parameter, or `model` is no `SplitModel`, or a
         builder returns something else than an `Algorithm`.
+
+    Example, explained in docs/methods.md:
+      >>> pfl.build_algorithm("fedper", model, local_steps=5, client_learning_rate=0.1)
+      Algorithm(fedper, 1 exchange per round, serves personalized)
     """
     execution.refuse_others("a method must be built")
     values.instance("model", model, SplitModel, "Make one: `SplitModel(body, num_outputs)`.")

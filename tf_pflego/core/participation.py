@@ -45,6 +45,11 @@ class Participation:
     Raises:
       ValueError: There is no such mode, a number is not whole or out of its range, or there are too
         few clients.
+
+    Example, explained in docs/data.md#participants-of-a-round:
+      >>> sampling = pfl.Participation(num_clients=100, clients_per_round=10, mode="cyclic")
+      >>> len(sampling.draw(seed=0, round_number=1))
+      10
     """
 
     num_clients: int

@@ -49,6 +49,12 @@ class Statistic:
 
     Raises:
       ValueError: The name is not one word, or is taken, or a number is not whole.
+
+    Example, explained in docs/metrics.md#predictions-and-metrics-of-your-own:
+      >>> def sums(probabilities, labels):
+      ...     surest = tf.reduce_max(probabilities, axis=1)  # [n]
+      ...     return tf.stack([tf.reduce_sum(surest), tf.reduce_sum(tf.ones_like(surest))])
+      >>> own = pfl.SplitModel(body, 2, statistics=["accuracy", pfl.Statistic("confidence", sums)])
     """
 
     name: str

@@ -77,6 +77,11 @@ class Task(ByValue):
     Raises:
       ValueError: There is no such statistic for such labels, or no such form of labels, `mean` and
         `deviation` have different lengths, or a deviation is not above 0.
+
+    Example, explained in docs/tasks.md#a-loss-of-your-own:
+      >>> task = pfl.Task(lambda logits, labels: tf.reduce_sum((logits - labels) ** 2, 1))
+      >>> pfl.SplitModel(pfl.mlp((4,), seed=0), num_outputs=1, task=task).task.labels
+      'regression'
     """
 
     loss: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -308,6 +313,11 @@ def regression(
 
     Raises:
       ValueError: As `Task`; or `huber` is below 0.
+
+    Example, explained in docs/tasks.md#quantities:
+      >>> prices = pfl.regression(huber=1.0, mean=[250.0], deviation=[90.0])
+      >>> pfl.SplitModel(pfl.mlp((4,), seed=0), num_outputs=1, task=prices).task.name
+      'regression'
     """
     delta = values.number("huber", huber, at_least=0)
     task = _NAMED[REGRESSION]

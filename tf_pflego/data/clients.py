@@ -53,9 +53,8 @@ class ClientData:
       class_names: The names of the global classes, in their order, or None for their numbers.
       identities: [I] int64, a number per client that seeds its random values. A client keeps it
         when other clients join or leave, which changes its position. The default is 0 .. I - 1.
-      all_examples: The number of training examples (with uniform weights, clients) of the
-        federation, if these clients are a part of it, as on one machine of several. None if they
-        are all.
+      all_examples: The training examples (with uniform weights, the clients) of a federation that
+        these clients are a part of, as on one machine of several. None if they are all.
       origin: An origin for other processes that load the same data, or None to send them.
       client_groups: [I] bool by name: groups of clients with a separate accuracy, such as
         `permuted`. The default is the partition's.
@@ -74,6 +73,11 @@ class ClientData:
       ValueError: The arrays do not fit together, a client has no examples or no class, a label or
         class is out of its range, a float is not finite, an integer does not fit int32, a class has
         no name or shares it, or a group is not one bool per client.
+
+    Example, explained in docs/data.md:
+      >>> clients.num_clients, clients.example_shape, clients.num_classes
+      (3, (4,), array([2, 2, 2], dtype=int32))
+      >>> examples, labels = clients.train.of(0)  # [20, 4] and [20], of the first client
     """
 
     train: ClientSplit

@@ -39,6 +39,12 @@ def federate(
       ValueError: As in `ClientData`, and for an index that the dataset does not have or that is
         assigned twice, an example of a class that its client does not have, a renaming that is no
         permutation of the classes, or a shift of examples that are no images.
+
+    Example, explained in docs/data.md#partitions:
+      >>> labels = dataset.train.labels, dataset.test.labels
+      >>> partition = pfl.round_robin(*labels, 2, classes_per_client=2, num_classes=2, seed=0)
+      >>> pfl.federate(dataset, partition).num_clients
+      2
     """
     values.instance("dataset", dataset, Dataset, "Make one, or use `load`.")
     remedy = "Make one with `round_robin` or `dirichlet`."

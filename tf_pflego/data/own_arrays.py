@@ -63,6 +63,11 @@ def from_arrays(
       ValueError: `train` and `test` have different clients, a client has no examples,
         `label_space`, `num_classes` or `class_mask` has an unsupported value, or a client's arrays
         do not fit together or to the first client's. Also as in `ClientData`.
+
+    Example, explained in docs/data.md:
+      >>> hospitals = {"north": (x[0], y[0]), "south": (x[1], y[1])}
+      >>> pfl.from_arrays(train=hospitals, test=hospitals).client_names
+      ('north', 'south')
     """
     if isinstance(train, Mapping) or isinstance(test, Mapping):
         if client_names is not None:

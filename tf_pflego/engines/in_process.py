@@ -28,6 +28,12 @@ class InProcess:
     Attributes:
       compiles: Whether XLA compiles the training of small clients. It then takes a few seconds to
         begin, and a fraction of the time for each client. The result is the same up to rounding.
+
+    Example, explained in docs/scale.md#small-clients:
+      >>> engine = pfl.InProcess(compiles=False)
+      >>> with pfl.Simulation(algorithm, clients, participation, engine) as trained:
+      ...     trained.run_round()["participants"]
+      2
     """
 
     compiles: bool = False

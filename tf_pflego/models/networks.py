@@ -30,6 +30,10 @@ def mlp(example_shape: tuple[int, ...], seed: int, units: int = 200) -> "tf.kera
 
     Raises:
       ValueError: A size is not a whole number from 1 on, or the seed no seed.
+
+    Example, explained in docs/models.md:
+      >>> pfl.mlp((28, 28, 1), seed=0, units=200).output_shape
+      (None, 200)
     """
     units = values.whole("units", units, 1)
     return _network("mlp", example_shape, seed, [tf.keras.layers.Flatten(), _dense(units)])

@@ -34,12 +34,11 @@ class SplitModel:
       body: A built Keras model from a batch of examples, [n, *example_shape] floats or integers, to
         features, [n, M] float32, or [n, T, M] for the T positions of sequences. Its current weights
         are theta_0, and weights that are not trainable are constants. In training, dropout samples
-        masks from the client's seed, and batch normalisation uses the batch's statistics. Any
-        further difference between training and inference is an error, and so are the body's own
-        losses and constraints: methods take means and differences of clients' weights.
+        masks from the client's seed, and batch normalisation uses the batch's statistics. Other
+        differences between training and inference are errors, as are own losses and constraints.
       num_outputs: K, rows of a head: the largest number of classes of any client, or of labels,
         quantities or counts of an example.
-      seed: Seed of the first weights of a shared classifier.
+      seed: Seed of all random values for the model except theta_0.
       example_shape: Shape of an example, only for a subclassed body, which does not know it.
       num_global_classes: C, the number of global classes for the rows of heads; None for K.
       task: The task of the heads: classification, multi_label, regression, counts or a `Task`.
@@ -50,23 +49,24 @@ class SplitModel:
     Attributes:
       num_classes: K, of any task.
       task: The `Task`.
-      num_global_classes: C.
       class_mask: Whether a client predicts only among its classes; see `with_class_mask`.
       theta_names: Names of the body's trainable weights.
       initial_theta: Their values, a list of float32 arrays.
       parts: The owners of these weights, `Parts`.
       num_features: M.
       positions: (T,) if heads predict for each of T positions of a sequence; else ().
-      seed: Seed of all random values for the model except theta_0.
-      example_shape: Shape of one example.
       example_dtype: tf.int32 for a body that takes integers, such as tokens, else tf.float32.
       activation_bytes_per_example: Bytes of all that the body computes from an example.
       frozen: The frozen part of the original body, a `Frozen`, or None. See `divided`.
 
     Raises:
       TypeError: The body is not a Keras model.
-      ValueError: The body does not fit, a number of classes is not a whole number from 1 on, or the
-        shape or the seed is invalid.
+      ValueError: The body does not fit, or a number of classes, the shape or the seed is invalid.
+
+    Example, explained in docs/models.md:
+      >>> body = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(8, "relu")])
+      >>> pfl.SplitModel(body, num_outputs=2)
+      SplitModel(body of 40 weights from float32 [4] to 8 features, heads of up to 2 classes)
     """
 
     def __init__(

@@ -31,6 +31,11 @@ class RayOptions:
 
     Raises:
       ValueError: A value is out of its range.
+
+    Example, explained in docs/cluster.md:
+      >>> place = pfl.RayOptions(num_shards=8, address="auto")  # for the argument `engine`
+      >>> place.num_shards
+      8
     """
 
     num_shards: int = 2

@@ -46,6 +46,10 @@ def write(
       ValueError: The output cannot be a report, or exists and is no report of these runs, or the
         reference is not among the runs.
       OSError: The output cannot be written.
+
+    Example, explained in docs/program.md#a-report-of-runs:
+      >>> pfl.report("runs/small", "report.html")
+      [PosixPath('report.html')]
     """
     one_or_more = [dirs] if isinstance(dirs, (str, pathlib.Path)) else values.listed("dirs", dirs)
     paths = [pathlib.Path(values.path("dirs", path)).expanduser() for path in one_or_more]

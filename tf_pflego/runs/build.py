@@ -84,6 +84,11 @@ def build_simulation(
         hyper-parameter.
       ValueError: The configuration cannot be run.
       ImportError: The engine needs a package that cannot be imported.
+
+    Example, explained in docs/serving.md#a-run-to-begin-with:
+      >>> with pfl.build_simulation(settings, clients, model) as built:
+      ...     built.run_round()["participants"]
+      2
     """
     plan = Plan.of(run_config, algorithm, clients, model, elsewhere, **hyper_parameters)
     return simulation_of(plan, directory)

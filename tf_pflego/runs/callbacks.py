@@ -18,6 +18,13 @@ class Callback:
 
     A method may read, evaluate and save the simulation, and may not run, restore or close it. An
     exception in it ends the run, after a checkpoint, and the run can be resumed.
+
+    Example, explained in docs/tracking.md#callbacks-and-early-stopping:
+      >>> class OneRound(pfl.Callback):
+      ...     def after_round(self, simulation, record):
+      ...         return True  # ends the run
+      >>> pfl.run(settings, clients=clients, model=model, callbacks=[OneRound()])["round"]
+      1
     """
 
     def on_run_begin(self, simulation: Simulation, records: Sequence[Record]) -> bool | None:
@@ -78,6 +85,12 @@ class EarlyStopping(Callback):
 
     Raises:
       ValueError: An argument does not take its value.
+
+    Example, explained in docs/tracking.md#callbacks-and-early-stopping:
+      >>> stopping = pfl.EarlyStopping("test_accuracy/client_mean", patience=3)
+      >>> summary = pfl.run(settings, clients=clients, model=model, callbacks=[stopping])
+      >>> stopping.best == summary["test_accuracy/client_mean/best"]
+      True
     """
 
     def __init__(

@@ -337,6 +337,11 @@ class RunConfig(
 
     Raises:
       ValueError: A field does not take its value, or two do not go together.
+
+    Example, explained in docs/program.md#flags-and-flag-files:
+      >>> run_config = pfl.RunConfig(dataset="digits", num_clients=20, clients_per_round=5)
+      >>> run_config.num_rounds  # a setting that is not given has its default
+      200
     """
 
     def __post_init__(self):

@@ -63,6 +63,12 @@ class StoredRun:
       versions: The versions of the program and of its packages.
       summary: The contents of summary.json; None if the run has not ended.
       is_of_program: Whether it had neither arrays nor a model from a user, which need Python.
+
+    Example, explained in docs/tracking.md#save-and-restore:
+      >>> with pfl.load_run("runs/small", clients=clients, model=model) as stored:
+      ...     predictions = stored.predict()  # an array [n, K] per client
+      >>> stored.round_number, predictions[0].shape
+      (2, (20, 2))
     """
 
     def __init__(self, directory, data_dir, clients, model, algorithm, network):
@@ -385,5 +391,10 @@ def load_run(
 
     Raises:
       RunDirectoryError: It is not a run's directory, or its configuration is damaged.
+
+    Example, explained in docs/tracking.md#save-and-restore:
+      >>> stored = pfl.load_run("runs/small", clients=clients, model=model)
+      >>> stored.run_config.num_rounds, len(stored.metrics["round"])
+      (2, 2)
     """
     return StoredRun(directory, data_dir, clients, model, algorithm, network)

@@ -69,6 +69,11 @@ def run(
       WorkerError: The TFF worker failed repeatedly. The run can be resumed.
       NotFiniteError: As in `Simulation.run_round`. The earlier rounds are in a checkpoint.
       Exception: A function or callback has raised it. The earlier rounds are in a checkpoint.
+
+    Example, explained in docs/program.md#output-of-a-run:
+      >>> summary = pfl.run(settings, clients=clients, model=model, client_learning_rate=0.1)
+      >>> summary["round"], "test_accuracy/client_mean" in summary
+      (2, True)
     """
     values.function("between_steps", between_steps)
     between_steps()

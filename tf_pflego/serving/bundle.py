@@ -152,6 +152,10 @@ def export_bundle(
       ValueError: The clients' bodies differ, or the bundle predicts otherwise than the run.
       FileExistsError: The directory is not empty, and `overwrite` is not given or it contains no
         export.
+
+    Example, explained in docs/serving.md#thousands-of-clients:
+      >>> pfl.export_bundle(simulation, ["0", "2"], "two_heads")["clients"]
+      {'count': 2}
     """
     values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
     values.one_of("heads", heads, HEADS)

@@ -113,6 +113,11 @@ def export_clients(
       ValueError: There is no such format, or a client cannot be exported in it.
       FileExistsError: The directory is not empty, and `overwrite` is not given or it contains
         something other than an export.
+
+    Example, explained in docs/serving.md#export:
+      >>> entries = pfl.export_clients(simulation, [0, 2], "models", format="keras")
+      >>> [entry["file"] for entry in entries]
+      ['client_0.keras', 'client_2.keras']
     """
     refuse_what_cannot_leave(simulation, format, name, quantize, learning)
     if on_client is not None:

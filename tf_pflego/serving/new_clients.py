@@ -71,6 +71,11 @@ class NewClients:
       ValueError: The clients do not fit the run's model, there is no such model, that model is
         not a body and a head, or the method has no automatic rate.
       TypeError: `clients` is of another class.
+
+    Example, explained in docs/serving.md#clients-that-never-took-part:
+      >>> new = pfl.NewClients(simulation, clients, steps=10, learning_rate=0.1)
+      >>> [result.shots for result in new.curve([1, 5])]  # examples per class
+      [1, 5]
     """
 
     def __init__(

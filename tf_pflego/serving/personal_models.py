@@ -35,6 +35,13 @@ class PersonalModels:
 
     Raises:
       ValueError: It contains no bundle, or its heads are of another body.
+
+    Example, explained in docs/serving.md#thousands-of-clients:
+      >>> about = pfl.export_bundle(simulation, "all", "heads")
+      >>> models = pfl.PersonalModels("heads")
+      >>> probabilities, known = models.predict(["0", "2", "stranger"], x[0, :3])
+      >>> probabilities.shape, known
+      ((3, 2), array([ True,  True, False]))
     """
 
     def __init__(self, directory: str | os.PathLike):

@@ -49,6 +49,13 @@ def with_frozen_features(model: SplitModel, clients: ClientData) -> tuple[SplitM
     Raises:
       TypeError: An argument is of another class.
       ValueError: The examples do not fit the model, or the frozen part has dropout.
+
+    Example, explained in docs/trained_bodies.md#the-time-of-a-round:
+      >>> frozen = tf.keras.layers.Dense(16, trainable=False)
+      >>> body = tf.keras.Sequential([tf.keras.Input((4,)), frozen, tf.keras.layers.Dense(8)])
+      >>> trained_part, features = pfl.with_frozen_features(pfl.SplitModel(body, 2), clients)
+      >>> features.example_shape
+      (16,)
     """
     values.instance("model", model, SplitModel, "Make one: `SplitModel(body, num_outputs)`.")
     values.instance("clients", clients, ClientData, "Make them with `from_arrays`.")

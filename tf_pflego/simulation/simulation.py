@@ -36,35 +36,35 @@ from tf_pflego.system import rows, texts, values
 class Simulation(Trained):
     """One run of an algorithm over a federation.
 
-    One thread at a time uses it, in the process that made it, until it is closed. Anything else is
-    a RuntimeError, without a change.
+    Two threads at once, another process, and any use after `close` are refused (RuntimeError).
 
     Args:
-      algorithm: The algorithm to train with. It keeps its traced functions, and the next simulation
-        of this object, on data of the same shape, begins at once, except on Ray, where each shard
-        traces a copy of it.
+      algorithm: The algorithm to train with. A further simulation of the same object, on data of
+        the same shape, has its traced functions and begins at once, except on Ray.
       data: The clients' data, raw examples also for a body with a frozen part.
       participation: How the participants of a round are sampled.
       engine: Where clients run: tff, in_process, ray on two shards of this machine, `RayOptions`
         for a cluster, or any `Place` that makes an engine. The default is tff where TensorFlow
         Federated is installed, and otherwise in_process.
       seed: The seed of the run.
-      max_restarts: The limit of repeats of an exchange after its TFF worker was killed, stopped or
-        silent. A repeat gives the same weights.
-      eval_clients: The number of clients that an evaluated round tests, 0 for all. The sample stays
-        the same over the run, and is replaced when clients join or leave. The weights do not depend
-        on it. See `simulation.evaluation`.
+      max_restarts: The repeats of an exchange, to the same weights, if its TFF worker fails.
+      eval_clients: The number of clients that an evaluated round tests, 0 for all. The sample is
+        replaced only when clients join or leave. See `simulation.evaluation`.
 
     Attributes:
       server_state: The server's state, a nest of tensors.
       round_number: The number of finished rounds.
-      in_round: Whether a round is under way. It also is True after a round that was interrupted at
-        one of the few instants when its results were being stored.
+      in_round: Whether a round is under way, or was interrupted while its results were stored.
 
     Raises:
       TypeError: An argument is of another class.
       ValueError: The arguments do not fit together, or the engine or the seed is invalid.
       RuntimeError: TensorFlow does not run eagerly, runs functions eagerly, or has a strategy.
+
+    Example, explained in docs/start.md#3-the-same-from-python:
+      >>> with pfl.Simulation(algorithm, clients, participation, engine="in_process") as trained:
+      ...     trained.run(num_rounds=2)["round"], trained.predict()[0].shape  # [n, K] of client 0
+      (2, (20, 2))
     """
 
     def __init__(

@@ -110,6 +110,12 @@ class Experiment:
 
     Raises:
       TypeError, ValueError: It cannot be run; the message has the expected value.
+
+    Example, explained in docs/sweeps.md:
+      >>> cells = [{"algorithm": "fedper"}, {"algorithm": "pflego", "local_steps": [1, 5]}]
+      >>> experiment = pfl.Experiment(cells, {"num_rounds": 20}, seeds=[0, 1, 2])
+      >>> experiment.choose  # of 1 or 5 local steps
+      'validation'
     """
 
     cells: Sequence[Settings]

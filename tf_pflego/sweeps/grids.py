@@ -23,6 +23,10 @@ class Range:
 
     Raises:
       ValueError: The limits are no numbers that make a range.
+
+    Example, explained in docs/sweeps.md#search-a-range:
+      >>> cell = {"algorithm": "fedper", "client_learning_rate": pfl.Range(0.001, 1, log=True)}
+      >>> experiment = pfl.Experiment([cell], trials=20)
     """
 
     low: float
@@ -53,6 +57,10 @@ def grid(**among: Any) -> list[dict[str, Any]]:
 
     Raises:
       ValueError: A list is empty, or there are more than a million combinations.
+
+    Example, explained in docs/sweeps.md#from-python-with-your-own-data-and-network:
+      >>> pfl.grid(algorithm=["fedavg", "fedper"], local_steps=5)
+      [{'algorithm': 'fedavg', 'local_steps': 5}, {'algorithm': 'fedper', 'local_steps': 5}]
     """
     for name, one in among.items():
         if not len(_values_of(one)):

@@ -28,6 +28,11 @@ class Sweep(StoredSweep):
         and None for an empty field.
       tuning_rows: The same of tuning.csv.
       failures: How those runs ended that failed, if `sweep` returned this.
+
+    Example, explained in docs/sweeps.md#output-files:
+      >>> compared = pfl.load_sweep("runs/compared")
+      >>> [row["method"] for row in compared.table(reference="fedavg").rows]
+      ['fedavg', 'local']
     """
 
     def __repr__(self):
@@ -117,6 +122,10 @@ def load(path: str | pathlib.Path) -> Sweep:
 
     Raises:
       ValueError: It does not contain a sweep.
+
+    Example, explained in docs/sweeps.md#output-files:
+      >>> len(pfl.load_sweep("runs/compared").rows)  # two methods, one seed
+      2
     """
     directory = pathlib.Path(values.path("path", path)).expanduser()
     try:

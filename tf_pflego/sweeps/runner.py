@@ -51,6 +51,12 @@ def sweep(
 
     Raises:
       TypeError, ValueError: An argument does not take its value, or the directory is in use.
+
+    Example, explained in docs/sweeps.md:
+      >>> cells = pfl.grid(algorithm=["fedavg", "local"])
+      >>> experiment = pfl.Experiment(cells, base, clients=clients, model=model)
+      >>> pfl.sweep(experiment, "runs/compared")  # makes only the runs that are missing
+      Sweep(runs/compared, 2 cells, 2 runs reported)
     """
     values.instance("experiment", experiment, Experiment, "Make one: `Experiment(cells, base)`.")
     values.function("between_steps", between_steps)

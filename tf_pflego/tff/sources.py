@@ -45,6 +45,11 @@ def from_tff(
     Raises:
       TypeError: These are no client data, or an element has another form.
       ValueError: As `from_arrays`.
+
+    Example, explained in docs/tff.md#from-client-data-to-pflego:
+      >>> north, south = (tf.data.Dataset.from_tensor_slices((x[i], y[i])) for i in (0, 1))
+      >>> pfl.from_tff([north, south], [north, south]).num_clients
+      2
     """
     return from_arrays(_of_clients("train", train), _of_clients("test", test), **options)
 

@@ -54,6 +54,10 @@ class Examples:
       labels: [N] integers, global classes, or in the form of the `Dataset`'s task.
       groups: [N] ids, if the dataset has groups (Omniglot's alphabets, Office-Home's domains), else
         None.
+
+    Example, explained in docs/data.md#partitions:
+      >>> pfl.Examples(x[0], y[0])
+      Examples(20 examples, float64 [4])
     """
 
     examples: np.ndarray
@@ -78,6 +82,11 @@ class Dataset:
       class_names: Their C names, in the order of the labels, or None if they have only numbers.
       task: The task; see `ClientData`. Without classes, C is the number of outputs.
       preprocessing: The preprocessing of a table's columns, or None without a table.
+
+    Example, explained in docs/data.md#partitions:
+      >>> train, test = pfl.Examples(x[0], y[0]), pfl.Examples(x[1], y[1])
+      >>> pfl.Dataset("own", train, test, num_classes=2)
+      Dataset(own, 20 training and 20 test examples, float64 [4], 2 classes)
     """
 
     name: str
@@ -130,6 +139,10 @@ def load(
         a published file is missing or damaged, or a download failed, which leaves no files.
       RuntimeError: This process was forked from one that had used TensorFlow.
       ValueError: `data_dir` is no path of this machine, or `download` no truth value.
+
+    Example, explained in docs/data.md#datasets:
+      >>> pfl.load_dataset("digits", data_dir="data")
+      Dataset(digits, 1438 training and 359 test examples, uint8 [8, 8, 1], 10 classes)
     """
     if name not in NAMES:
         raise DatasetError(
@@ -155,7 +168,12 @@ def load(
 
 
 def merged(dataset: Dataset) -> Dataset:
-    """Returns the dataset with training and test examples as one, for a partition to split."""
+    """Returns the dataset with training and test examples as one, for a partition to split.
+
+    Example, explained in docs/data.md#partitions:
+      >>> pfl.merged(dataset)
+      Dataset(own, 40 examples, float64 [4], 2 classes)
+    """
     values.instance("dataset", dataset, Dataset, "Make one, or use `load`.")
     if dataset.test is None:
         return dataset

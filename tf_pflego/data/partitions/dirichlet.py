@@ -49,6 +49,12 @@ def dirichlet(
       TypeError: The labels are no integers.
       ValueError: A label is not in [0, C), the number of clients does not fit the groups, a number
         is out of its range, or no sample gave every client enough examples.
+
+    Example, explained in docs/data.md#partitions:
+      >>> labels = np.arange(1000) % 10  # [N]
+      >>> partition = pfl.dirichlet(labels, num_clients=5, num_classes=10, seed=0, alpha=0.3)
+      >>> sum(len(indices) for indices in partition.train_indices + partition.test_indices)
+      1000
     """
     num_clients = values.whole("num_clients", num_clients)
     num_classes = values.whole("num_classes", num_classes, 1)

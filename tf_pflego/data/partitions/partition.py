@@ -37,6 +37,11 @@ class Partition:
         none. None if no images are changed.
       validation_indices: For each client the indices, among the training arrays, of its validation
         examples, ascending, or None.
+
+    Example, explained in docs/data.md#partitions:
+      >>> classes, halves = ([0, 1], [0, 1]), (np.arange(10), np.arange(10, 20))
+      >>> pfl.Partition(classes, train_indices=halves, test_indices=halves)
+      Partition(2 clients, 20 training and 20 test examples; per client 10 and 10, of 2 classes)
     """
 
     classes: tuple[np.ndarray, ...]

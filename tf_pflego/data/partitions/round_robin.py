@@ -49,6 +49,12 @@ def round_robin(
       TypeError: The labels are no integers.
       ValueError: A label is not in [0, C), a number is not whole or the seed no seed, K is not in
         [1, C], or some client has no example.
+
+    Example, explained in docs/data.md#partitions:
+      >>> labels = np.arange(100) % 10  # [N]
+      >>> partition = pfl.round_robin(labels, labels, 5, 4, num_classes=10, seed=0)
+      >>> [len(classes) for classes in partition.classes]
+      [4, 4, 4, 4, 4]
     """
     num_clients = values.whole("num_clients", num_clients, 1)
     num_classes = values.whole("num_classes", num_classes, 1)

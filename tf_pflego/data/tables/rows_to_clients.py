@@ -91,6 +91,11 @@ def from_table(
       TypeError: `table` has another class.
       ValueError: The table cannot be read, lacks a column or a value, or has too few rows of a
         client, or an argument has an unsupported value. The message has a line for each fault.
+
+    Example, explained in docs/tables.md:
+      >>> table = {"shop": list("aabb"), "price": [1.0, 2.0, 3.0, 4.0], "sold": [0, 1, 0, 1]}
+      >>> pfl.from_table(table, client="shop", label="sold", test=0.5).client_names
+      ('a', 'b')
     """
     values.whole("min_rows", min_rows, 2)
     values.one_of("small_clients", small_clients, SMALL_CLIENTS)
