@@ -32,7 +32,7 @@ _FORMS = {
 
 
 def exports(repeats):
-    """Measures sizes, accuracies and times. docs/serving.md and docs/scale.md show them."""
+    """Measures sizes, accuracies and times. docs/serving.md shows them."""
     yield {"of_one_client": list(_of_one_client(repeats)), **_of_many()}
 
 

@@ -1,7 +1,7 @@
 """The part of the benchmark that times rounds on several shards of a cluster on this machine.
 
 The shards are distributed to the nodes of the cluster, at most two, and have one thread each.
-Messages between nodes are encrypted, as on separate machines. docs/scale.md shows the file
+Messages between nodes are encrypted, as on separate machines. docs/cluster.md shows the file
 results/shards.json.
 """
 

@@ -76,8 +76,7 @@ def test_both_ways_through_a_frozen_network_are_measured():
         assert ratio == round(images["median"] / features["median"], 3)
 
 
-def test_the_page_on_scale_shows_the_measured_shards():
+def test_the_page_on_clusters_shows_the_measured_shards():
     measured = json.loads((ROOT / "results" / "shards.json").read_text(encoding="utf-8"))
-    assert benchmark_shards.table_of(measured) in (ROOT / "docs/scale.md").read_text(
-        encoding="utf-8"
-    )
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    assert benchmark_shards.table_of(measured) in page
