@@ -22,7 +22,7 @@ class Loss(NamedTuple):
     slope: Callable[[Any, Any], tf.Tensor]  # (logits, targets) -> [K, n], the first derivatives
     # (logits, targets) -> a function from a direction [K, n] to the second derivatives along it
     curve: Callable[[Any, Any], Callable[[tf.Tensor], tf.Tensor]]
-    bound: float | None  # of the second derivatives; None if there is none
+    bound: float | None  # of the second derivatives, or None if there is none
     is_quadratic: bool = False  # whether the slope is logits less targets
 
 

@@ -99,7 +99,7 @@ class Tally(NamedTuple):
     sums: np.ndarray  # [n, m] float64
 
     def of_clients(self) -> np.ndarray:
-        """Returns [n] float64, the value of each client; NaN if it is undefined."""
+        """Returns [n] float64, the value of each client, or NaN if it is undefined."""
         return np.asarray(self.statistic.value(tf.constant(self.sums)))
 
     def of_all(self) -> float:

@@ -99,7 +99,7 @@ class Journal:
 
     @property
     def network(self) -> str:
-        """The path of the client's network; empty if it needs no file."""
+        """The path of the client's network, or empty if it needs no file."""
         path = self.path / NETWORK
         return str(path) if path.exists() else ""
 

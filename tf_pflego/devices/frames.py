@@ -35,7 +35,7 @@ def send(link: socket.socket, body: bytes) -> None:
 
 
 def receive(link: socket.socket, most_bytes: int = MOST_BYTES) -> bytes | None:
-    """Returns the body of the next frame; None if the other side has closed the link before it.
+    """Returns the body of the next frame, or None if the other side has closed the link before it.
 
     No memory is taken for bytes that have not come. A body of more than `most_bytes` is refused.
     """

@@ -327,7 +327,7 @@ class SplitModel:
         return head_lib.logits(head, features, self._masking(classes))
 
     def _masking(self, classes):
-        """Returns the classes [K] that mask rows of a head; None if all rows count."""
+        """Returns the classes [K] that mask rows of a head, or None if all rows count."""
         all_count = not self.task.has_classes or (self._shares_classifier and not self.class_mask)
         return None if all_count else classes
 

@@ -66,7 +66,7 @@ def _directories(top):
 
 
 def _row(directory):
-    """Returns the columns shown for a run; None if the directory contains none.
+    """Returns the columns shown for a run, or None if the directory contains none.
 
     A config.json without a metrics.jsonl may belong to another program.
     """

@@ -102,7 +102,7 @@ def _resumed(flag_values):
 
 
 def _started_from(flag_values):
-    """Returns the configuration of the run to start from; empty if there is none."""
+    """Returns the configuration of the run to start from, or empty if there is none."""
     place = values.path("start_from", flag_values["start_from"].value)
     if not place:
         return {}

@@ -71,7 +71,7 @@ def distribution(runs: Runs) -> dict[str, Any]:
 
 
 def predicted(runs: Runs) -> dict[str, Any] | None:
-    """Returns predicted against true quantities or counts; None if no run has any."""
+    """Returns predicted against true quantities or counts, or None if no run has any."""
     series = [(one, predicted_of(one)[0]) for one in runs.series]
     compared = [(one, values) for one, values in series if values.size]
     if not compared:
@@ -90,7 +90,7 @@ def predicted(runs: Runs) -> dict[str, Any] | None:
 
 
 def gains(runs: Runs) -> dict[str, Any] | None:
-    """Returns the clients' gains over the reference; None if there is no other run."""
+    """Returns the clients' gains over the reference, or None if there is no other run."""
     base, rows, notes, compared = runs.base, [], [], []
     for one in runs.series:
         if one is base:
@@ -131,7 +131,7 @@ def gains(runs: Runs) -> dict[str, Any] | None:
 
 
 def new_clients(runs: Runs) -> dict[str, Any] | None:
-    """Returns the results of new clients; None if no run has any."""
+    """Returns the results of new clients, or None if no run has any."""
     first = runs.first
     curves = [(one, new_client_curves(one, first)) for one in runs.series]
     curves = [(one, measured) for one, measured in curves if measured]
@@ -155,7 +155,7 @@ def new_clients(runs: Runs) -> dict[str, Any] | None:
 
 
 def personalized(runs: Runs) -> dict[str, Any] | None:
-    """Returns the clients before and after all heads were fitted; None if no run has that."""
+    """Returns the clients before and after all heads were fitted, or None if no run has that."""
     first, rows = runs.first, []
     for run in runs.all:
         columns = run.personalized
@@ -184,7 +184,7 @@ def _groups(runs):
 
 
 def partitions(runs: Runs) -> dict[str, Any] | None:
-    """Returns the partitions; None if no run has one, or labels are no classes."""
+    """Returns the partitions, or None if no run has one, or labels are no classes."""
     groups = [group for group in _groups(runs) if group[0].holdings and runs.first.is_share]
     figures = [_partition(runs, group) for group in groups[:_MOST_PARTITIONS]]
     return {"count": len(groups), "figures": figures} if groups else None

@@ -127,7 +127,7 @@ def final(rounds: Rounds, metric: str) -> float:
 
 
 def standard_error(rounds: Rounds, metric: str) -> float:
-    """Returns a bound of the standard error of `final`; NaN if no sample of clients was tested.
+    """Returns a bound of the standard error of `final`, or NaN if no sample of clients was tested.
 
     Rounds test the same clients, so that the mean over rounds has at most the mean of their errors.
     """

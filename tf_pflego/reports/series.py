@@ -214,7 +214,7 @@ def values_of(series: Series, first: Shown) -> np.ndarray:
 
 
 def tested(columns: Mapping[str, np.ndarray] | None, first: Shown) -> np.ndarray:
-    """Returns the column of a statistic on test examples; empty if there is none."""
+    """Returns the column of a statistic on test examples, or empty if there is none."""
     return (columns or {}).get(f"test_{first.name}", np.zeros(0))
 
 

@@ -1,6 +1,6 @@
 """Writes a report of runs: a page to read, or figures for a paper.
 
-The page is a single HTML file without dependencies, with figures that were drawn beforehand.
+The page is a single HTML file without dependencies, with finished figures.
 page.js implements switches, sorting and searching, and page.css colours and widths; both are part
 of the file. Without scripts there are the first figures, all tables and the first clients.
 """

@@ -106,9 +106,9 @@ class Plan:
         model: SplitModel | None = None,
         **changes: Any,
     ) -> "Plan":
-        """Returns the plan of a run from what its config.json, or its row of a sweep, says.
+        """Returns the plan of a run from its config.json or its row of a sweep.
 
-        `changes` are other settings, such as the places of this machine, of which it says nothing.
+        `changes` are settings that these lack, such as the places of this machine.
         The user's own clients, model or method have to be given again.
         """
         of_run, of_method = parts_of(configuration)
@@ -232,8 +232,8 @@ def is_own(configuration: Mapping[str, Any]) -> bool:
 def parts_of(configuration: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the settings of a run, and the hyper-parameters of its method, from its config.json.
 
-    Settings are left out that say where things are on a machine, and those that a `RunConfig`
-    cannot hold, since the user's own clients, model or method took their place.
+    Places of a machine are not among them, and neither are settings that the user's own clients,
+    model or method replaced, which a `RunConfig` cannot contain.
     """
     names = {field.name for field in dataclasses.fields(RunConfig)}
     left = {*places(), *["algorithm"] * is_own(configuration)}

@@ -61,7 +61,7 @@ class StoredRun:
       run_config: The settings, with the places of this machine and no output directory.
       hyper_parameters: The hyper-parameters of the method, by name.
       versions: The versions of the program and of its packages.
-      summary: The contents of summary.json; None if the run has not ended.
+      summary: The contents of summary.json, or None if the run has not ended.
       is_of_program: Whether it had neither arrays nor a model from a user, which need Python.
 
     Example, explained in docs/tracking.md#save-and-restore:

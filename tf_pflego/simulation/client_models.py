@@ -45,7 +45,7 @@ class ServedClient:
     """The body and the head that serve one client."""
 
     number: int  # its id
-    name: str | None  # what it is called; None if it has no name
+    name: str | None  # what it is called, or None if it has no name
     model: SplitModel  # that of the run, or the one that its method extends it to
     weights: Weights
     # The names of its model's outputs. Classes that the client does not have, where all clients

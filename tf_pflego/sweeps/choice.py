@@ -19,7 +19,7 @@ class Trial(NamedTuple):
 
     name: str
     settings: dict[str, Any]
-    value: float | None  # the mean over seeds; None if a seed was not finite
+    value: float | None  # the mean over seeds, or None if a seed was not finite
     first: Shown  # the statistic that it is of
     runs: int  # how many were made
     rounds: int  # how many these had, all together
@@ -67,7 +67,7 @@ def first_in(rows: Iterable[Mapping[str, Any]]) -> Shown:
 
 
 def best(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> Trial | None:
-    """Returns the trial with the best value, the first of equal trials; None without any."""
+    """Returns the trial with the best value, the first of equal trials, or None without any."""
     whole = [
         (trial.first.sign * trial.value, trial)
         for trial in trials_of(cell, rows)

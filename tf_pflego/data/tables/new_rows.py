@@ -31,7 +31,7 @@ def read(
     separator: str = AUTO,
     decimal: str = AUTO,
 ) -> NewRows:
-    """Returns the rows of a table, of which the column of clients and the features are read.
+    """Returns the rows of a table with its column of clients and its features.
 
     Args:
       table: As in `from_table`.

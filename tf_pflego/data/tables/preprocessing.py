@@ -83,7 +83,7 @@ class Preprocessing:
       missing: The treatment of a missing value: refuse, mean (a number becomes the mean, a category
         an unknown category) or drop (the row is excluded).
       class_names: The classes of the rows, in the order of their numbers, or None.
-      client_column: The column with the client of each row; empty if no column has it.
+      client_column: The column with the client of each row, or empty if no column has it.
       is_fitted: Whether it follows from the rows of the clients that have it, without noise.
     """
 

@@ -21,7 +21,7 @@ class Live:
     """The live layers of a Keras model, as they were called in its trace for training.
 
     Attributes:
-      seed: The placeholder [2] int32 of the client's seed; None without dropout.
+      seed: The placeholder [2] int32 of the client's seed, or None without dropout.
       statistics: The variables of the means and variances of batch normalisation.
       moments: For each of them the batch's value.
       normalizing: The ids of the variables of scales and offsets.

@@ -28,7 +28,7 @@ class Traced(NamedTuple):
     function: Any  # ConcreteFunction
     features: Any  # what the model returned
     features_gradient: str  # name of the node that takes their gradient; "" if they are no vectors
-    gradient: list[tf.Tensor | None]  # of each weight; None if the features do not depend on it
+    gradient: list[tf.Tensor | None]  # of each weight, or None if the features do not depend on it
     moments: list[tf.Tensor]  # in training, those of the batch that live normalisation uses
     more: list[str]  # names of further arguments: in training of the seed, if there is dropout
     bytes_per_example: int

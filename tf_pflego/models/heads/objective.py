@@ -113,7 +113,7 @@ class HeadObjective:
         return _norm(self.gradient_at(self.widen(head)))
 
     def smoothness(self) -> tf.Tensor | None:
-        """Returns [] L, a Lipschitz constant of dl/dW; None if the task's loss has none.
+        """Returns [] L, a Lipschitz constant of dl/dW, or None if the task's loss has none.
 
         It is the bound of the loss' second derivatives in the logits times the largest eigenvalue
         of X^T X / n, plus the penalty.

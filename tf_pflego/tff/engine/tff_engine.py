@@ -122,7 +122,7 @@ class TffEngine(LocalClients):
         super().close()
 
     def boxes(self, payload: Packing, outputs: Packing) -> tuple[Inbox | None, Outbox | None]:
-        """Returns the files for clients' messages and results; None if they fit a message."""
+        """Returns the files for clients' messages and results, or None if they fit a message."""
         inbox = Inbox(self._inbox, payload, self._max_clients) if self._is_large(payload) else None
         return inbox, Outbox(self._outbox, outputs) if self._is_large(outputs) else None
 
