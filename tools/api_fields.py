@@ -21,7 +21,8 @@ class Fields(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **unused) -> None:
         """Called when an object has been read."""
         if obj.docstring:
-            linked = r"Examples:\3\n\n[The guide to it](../\1.md\2)"
+            objects = "[objects of all examples](index.md#the-objects-of-the-examples)"
+            linked = rf"Examples:\3\n\n[Guide](../\1.md\2), {objects}"
             obj.docstring.value = _EXPLAINED.sub(linked, obj.docstring.value)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **unused) -> None:
