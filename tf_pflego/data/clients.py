@@ -44,15 +44,13 @@ class ClientData:
       num_classes: [I] int32, K_i, the number of classes of each client: its labels are below K_i.
         In other tasks it is the number of outputs, the same for all clients.
       label_space: local (a label is a position among the client's own classes, 0 .. K_i - 1) or
-        global (a label is a class). In other tasks, and with labels of the positions of
-        sequences, it is global.
+        global (a label is a class), as in other tasks and for positions of sequences.
       partition: The clients' examples as indices into the dataset, or None without a dataset.
       dataset: Name of the dataset.
-      classes: For each client its global classes, ascending. The default is the partition's, or
-        else 0 .. K_i - 1.
+      classes: Each client's global classes, ascending; by default the partition's or 0 .. K_i - 1.
       class_names: The names of the global classes, in their order, or None for their numbers.
-      identities: [I] int64, a number per client that seeds its random values. A client keeps it
-        when other clients join or leave, which changes its position. The default is 0 .. I - 1.
+      identities: [I] int64, the seeds of the clients' random values, which stay when other clients
+        join or leave. The default is 0 .. I - 1.
       all_examples: The training examples (with uniform weights, the clients) of a federation that
         these clients are a part of, as on one machine of several. None if they are all.
       origin: An origin for other processes that load the same data, or None to send them.
