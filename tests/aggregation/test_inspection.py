@@ -247,6 +247,26 @@ def counts_the_first(self, noise_multiplier, states, measures=accounting.Account
     return measures(self, noise_multiplier, states) | {"privacy_releases": 1}
 
 
+def reused_in_another_array(patch):
+    """The first numbers are the negatives of numbers of another array of the same round."""
+    normals = privacy.normals
+
+    def other(count, seed):
+        drawn = normals(count, seed)
+        return tf.concat([-drawn[-9:], drawn[9:]], 0) if count > 1000 else drawn
+
+    patch.setattr(privacy, "normals", other)
+
+
+def without_secret(patch):
+    of_secret = seeds.of_secret
+
+    def other(secret, purpose, *keys):
+        return of_secret(0 * secret if purpose == "noise" else secret, purpose, *keys)
+
+    patch.setattr(seeds, "of_secret", other)
+
+
 # Name: (plant, what is said of it, and the bound if it is another one).
 MUTANTS = {
     "three quarters of the noise": (noise(lambda count: 0.75), "times the deviation"),
@@ -255,9 +275,14 @@ MUTANTS = {
         "alone moves the sum by",
     ),
     "array by array": (clipping(leaf_by_leaf), "moves the sum by"),
-    "noise used twice": (reuses(lambda count: count // 2), "is the same in"),
-    "noise of four rounds": (reuses(lambda count: count % 4), "is the same in"),
-    "a part of the noise is the same": (same_tail, "is the same in 50 of"),
+    "noise used twice": (reuses(lambda count: count // 2), "numbers of the noise are as large as"),
+    "noise of four rounds": (
+        reuses(lambda count: count % 4),
+        "numbers of the noise are as large as",
+    ),
+    "a part of the noise is the same": (same_tail, "numbers of the noise are as large as"),
+    "noise used in another array": (reused_in_another_array, "numbers of the noise are as large"),
+    "noise of the number of the release": (without_secret, "noise does not follow from the secret"),
     "an array without noise": (silent_leaf, "has 0 times the deviation"),
     "a known secret": (secret_of(0), "is the same in two simulations"),
     "a secret of four bytes": (secret_of(4), "is not 16 bytes of the system's generator"),

@@ -138,6 +138,7 @@ def faults(
         simulation.server_state = after
     yield from _of_deviations(map(np.stack, zip(*noise, strict=True)), "all rounds")
     yield from _of_correlations(noise)
+    yield from _of_repeats(noise)
     if shares and not 0.3 < (ratio := math.sqrt(np.mean(np.square(shares)))) < 3:
         yield f"the noise on the share that the bound follows has {ratio:.2g} times its deviation"
 
@@ -220,12 +221,24 @@ def _of_correlations(noise):
         first, second = first[:size], second[:size]
         scale = np.linalg.norm(first) * np.linalg.norm(second)
         correlation = abs(first @ second) / scale if scale else 0.0
-        # Two small arrays may agree by chance, but few numbers do to the last digits.
-        same = np.count_nonzero(np.abs(first - second) <= _ROUNDING * math.sqrt(scale / size))
-        if scale and (same == size or same > 5 + 20 * _ROUNDING * size):
-            yield f"the noise {name} is the same in {same} of {size} numbers"
-        elif size > _DEVIATIONS**2 and correlation > _DEVIATIONS / math.sqrt(size):
+        if size > _DEVIATIONS**2 and correlation > _DEVIATIONS / math.sqrt(size):
             yield f"the noise {name} is correlated by {correlation:.3f}"
+
+
+def _of_repeats(noise):
+    """Looks for noise that is used again: for equal sizes of numbers with one distance."""
+    if not noise:
+        return
+    numbers = np.abs(np.concatenate([np.ravel(one) for of_round in noise for one in of_round]))
+    order = np.argsort(numbers, kind="stable")
+    are_near = np.diff(numbers[order]) <= _ROUNDING
+    distances, counts = np.unique(np.abs(np.diff(order))[are_near], return_counts=True)
+    # By chance, distances are spread over all that there are. Coarse integers are equal anyway.
+    if 0 < are_near.mean() < 0.98 and counts.max() > 5 + 20 * are_near.mean():
+        yield (
+            f"{counts.max()} numbers of the noise are as large as those that come "
+            f"{distances[counts.argmax()]} before; a round has {numbers.size // len(noise)}"
+        )
 
 
 def _of_counts(before, record):
@@ -311,11 +324,16 @@ def _of_secrets(simulation):
         yield "the secret from which the noise follows is the same in two simulations"
     if not {one.tobytes() for one in (first, second)} <= {one for one in given if len(one) == 16}:
         yield "the secret from which the noise follows is not 16 bytes of the system's generator"
-    draws = [simulation.algorithm.release.participation_seed(state) for state in states]
+    release, ids = simulation.algorithm.release, np.arange(2)
+    for position in range(len(states[0].wrapper)):
+        noise = [release.seeded(one, position, ids, 1).wrapper[position].seeds for one in states]
+        if np.equal(*noise).all(-1).any():
+            yield "the noise does not follow from the secret"
+    draws = [release.participation_seed(state) for state in states]
     if draws[0] == draws[1]:
         yield "the draws of participants do not follow from the secret"
     may_be_nobody = simulation.participation.mode == "binomial"
-    if may_be_nobody and simulation.algorithm.release.of_nobody is None:
+    if may_be_nobody and release.of_nobody is None:
         yield "a round in which nobody takes part releases nothing, which tells that nobody did"
 
 
