@@ -107,8 +107,8 @@ def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, 
     assert newest_round(output / "checkpoints") == count
 
     last = f"--num_rounds={count + 2}"
-    done([*endless, last, "--resume"], capsys)
-    assert in_this_process([*endless, last, f"--output_dir={at_once}"], capsys).returncode == 0
+    done(replaced(*endless, last, "--resume"), capsys)
+    done(replaced(*endless, last, f"--output_dir={at_once}"), capsys)
     assert outcome(output) == outcome(at_once)
 
 
@@ -125,7 +125,7 @@ def test_on_tff_sigterm_checkpoints_and_it_goes_on_to_the_same_bits(digits_dir, 
     count = newest_round(output / "checkpoints")
     assert count == len((output / "metrics.jsonl").read_bytes().splitlines())
     rounds = [f"--num_rounds={count + 3}"]
-    assert in_this_process([*flags, *rounds, "--resume"], capsys).returncode == 0
+    done(replaced(*flags, *rounds, "--resume"), capsys)
     flags = flags_of(digits_dir, at_once, "--engine=tff", *rounds)
     assert in_this_process(flags, capsys).returncode == 0
     assert outcome(output)["server"] == outcome(at_once)["server"]

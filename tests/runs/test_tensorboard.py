@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.runs.resumed import records_of
-from tests.starts import SMALL, done, program
+from tests.starts import SMALL, done, program, replaced
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 ROUNDS = 5
@@ -69,7 +69,7 @@ def test_a_run_that_was_killed_has_each_round_once(digits_dir, tmp_path, capsys)
     assert ("test_accuracy/client_mean", ROUNDS) in events_of(output)
     assert_same_as_metrics(output)
     # A run that replaces it has its own.
-    flags = (*FLAGS[:-1], "--num_rounds=2", f"--output_dir={output}", "--overwrite")
+    flags = replaced(*FLAGS[:-1], "--num_rounds=2", f"--output_dir={output}", "--overwrite")
     done([*flags, f"--data_dir={digits_dir}"], capsys)
     assert not (output / "tensorboard").exists()
 
