@@ -258,6 +258,18 @@ def reused_in_another_array(patch):
     patch.setattr(privacy, "normals", other)
 
 
+def half_on_a_part(patch):
+    """The deviation of thirty numbers of a large array."""
+    normals = privacy.normals
+
+    def other(count, seed):
+        scale = np.ones(count)
+        scale[30:60] = 0.5 if count > 1000 else 1
+        return scale * normals(count, seed)
+
+    patch.setattr(privacy, "normals", other)
+
+
 def without_secret(patch):
     of_secret = seeds.of_secret
 
@@ -281,6 +293,7 @@ MUTANTS = {
         "numbers of the noise are as large as",
     ),
     "a part of the noise is the same": (same_tail, "numbers of the noise are as large as"),
+    "half of the noise on a part": (half_on_a_part, "noise on 8 neighbouring numbers of array 0"),
     "noise used in another array": (reused_in_another_array, "numbers of the noise are as large"),
     "noise of the number of the release": (without_secret, "noise does not follow from the secret"),
     "an array without noise": (silent_leaf, "has 0 times the deviation"),
@@ -330,7 +343,7 @@ UNTRACED = {"a known secret", "a secret of four bytes", "as many as expected", "
 @pytest.mark.parametrize("name", each_of(MUTANTS, ("an array without bound",)))
 def test_it_finds_what_is_planted(name, inspected, clients, usual, monkeypatch):
     plant, said, *bound = MUTANTS[name]
-    monkeypatch.setattr(inspection, "NOISE_ROUNDS", 6)
+    monkeypatch.setattr(inspection, "NOISE_ROUNDS", 12 if name.startswith("half") else 6)
     plant(monkeypatch)
     claim = usual if name in UNTRACED else claimed(inspected, clip_norm=[*bound, BOUND][0])
     faults = found(inspected, clients, claim)

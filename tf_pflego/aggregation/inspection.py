@@ -27,6 +27,7 @@ ROUNDS, NOISE_ROUNDS = 3, 12  # in which the bound is looked at, and the noise
 _SILENT = 1e-9  # A noise multiplier that nothing shows of.
 _LENGTH = 1e6  # of an upload before it is clipped
 _DEVIATIONS, _CHANCE = 6, 1e-9  # Statistics farther from what is expected are no chance.
+_NEIGHBOURS, _CHANCE_OF_PARTS = 8, 1e-6  # of an array, together
 _DRAWS = 400  # rounds of which the participants are looked at
 _SHARE_DEVIATION = 1 / 20  # of the noise on the share, times r: what is claimed
 # What a client uploads: what it has learnt, all arrays very long, or the one array of a number.
@@ -136,9 +137,11 @@ def faults(
         if not number:
             yield from _of_broadcast(before, after)
         simulation.server_state = after
-    yield from _of_deviations(map(np.stack, zip(*noise, strict=True)), "all rounds")
-    yield from _of_correlations(noise)
-    yield from _of_repeats(noise)
+    if noise:
+        yield from _of_deviations(map(np.stack, zip(*noise, strict=True)), "all rounds")
+        yield from _of_parts(noise)
+        yield from _of_correlations(noise)
+        yield from _of_repeats(noise)
     if shares and not 0.3 < (ratio := math.sqrt(np.mean(np.square(shares)))) < 3:
         yield f"the noise on the share that the bound follows has {ratio:.2g} times its deviation"
 
@@ -204,14 +207,32 @@ def _of_deviations(noise, rounds):
             )
 
 
+def _of_parts(noise):
+    """Compares the noise on neighbouring numbers of an array, over all rounds, with normal ones."""
+    from scipy import stats  # dp-accounting brings it.
+
+    freedom = _NEIGHBOURS * len(noise)
+    for position, rounds in enumerate(zip(*noise, strict=True)):
+        sums = np.cumsum([0, *sum(np.square(one).ravel() for one in rounds)])
+        found = np.sqrt((sums[_NEIGHBOURS:] - sums[:-_NEIGHBOURS]) / freedom)
+        chance = _CHANCE_OF_PARTS / len(sums)
+        low, high = np.sqrt(stats.chi2.ppf((chance, 1 - chance), freedom) / freedom)
+        if found.size and not low <= found.min() <= found.max() <= high:
+            yield (
+                f"all rounds: the noise on {_NEIGHBOURS} neighbouring numbers of array {position} "
+                f"has from {found.min():.3g} to {found.max():.3g} times the deviation that is "
+                f"claimed; it must be from {low:.3g} to {high:.3g}"
+            )
+
+
 def _of_correlations(noise):
     """Compares the noise on each array between rounds, and on two arrays of the first round."""
     pairs = [
         (f"on array {k} of rounds {a + 1} and {b + 1}", noise[a][k].ravel(), noise[b][k].ravel())
-        for k in range(len(noise[0]) if noise else 0)
+        for k in range(len(noise[0]))
         for a, b in itertools.combinations(range(len(noise)), 2)
     ]
-    arrays = [one.ravel() for of_round in noise[:1] for one in of_round]
+    arrays = [one.ravel() for one in noise[0]]
     pairs += [
         (f"on arrays {a} and {b}", arrays[a], arrays[b])
         for a, b in itertools.combinations(range(len(arrays)), 2)
@@ -227,8 +248,6 @@ def _of_correlations(noise):
 
 def _of_repeats(noise):
     """Looks for noise that is used again: for equal sizes of numbers with one distance."""
-    if not noise:
-        return
     numbers = np.abs(np.concatenate([np.ravel(one) for of_round in noise for one in of_round]))
     order = np.argsort(numbers, kind="stable")
     are_near = np.diff(numbers[order]) <= _ROUNDING
