@@ -116,8 +116,8 @@ def of_groups(computation: ClientComputation, most: int, compiled_once: Callable
             outputs = outputs._replace(sums=sums)
             return summed, tf.nest.map_structure(lambda leaf: leaf[:count], outputs)
 
-        start, join = computation.zeros(), tf.TensorArray.concat
-        return side_by_side(tf.shape(groups)[0], step, computation.outputs_spec, start, join)
+        count, start = tf.shape(groups)[0], computation.zeros()
+        return side_by_side(count, step, computation.outputs_spec, start, "concat")
 
     return run
 

@@ -184,6 +184,6 @@ def _prediction(served, task, split):
             return (), task.predicted(logits)
 
         spec = tf.TensorSpec(None, tf.float32)
-        return side_by_side(tf.shape(facts.weight)[0], step, spec, join=tf.TensorArray.concat)[1]
+        return side_by_side(tf.shape(facts.weight)[0], step, spec, join="concat")[1]
 
     return predict

@@ -111,7 +111,7 @@ def evaluation(
             return (), tf.concat(tf.nest.flatten(sums), axis=1)
 
         spec = tf.TensorSpec(None, tf.float64)
-        return side_by_side(tf.shape(groups)[0], step, spec, join=tf.TensorArray.concat)[1]
+        return side_by_side(tf.shape(groups)[0], step, spec, join="concat")[1]
 
     return evaluate
 

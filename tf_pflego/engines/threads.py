@@ -31,7 +31,7 @@ def side_by_side(
     step: Callable[[Any], tuple[Structure, Structure]],
     spec: Structure,
     start: Structure = (),
-    join: Callable[[tf.TensorArray], tf.Tensor] = tf.TensorArray.stack,
+    join: str = "stack",
     size: int | None = None,
 ) -> tuple[Structure, Structure]:
     """Returns the sums and the outputs of a loop, with `clients_at_once` turns at a time.
@@ -39,9 +39,9 @@ def side_by_side(
     Args:
       count: The number of turns, a tensor or an int.
       step: The function of a turn, by its number, to what it adds to the sums, and its outputs.
-      spec: The specs of the outputs. With `tf.TensorArray.concat` only their dtypes count.
+      spec: The specs of the outputs. With `concat` only their dtypes count.
       start: The value of the sums before the first turn.
-      join: The method that makes a tensor of an output of all turns.
+      join: How the outputs of all turns become one tensor, `stack` or `concat`.
       size: The most turns, if outputs are stacked to this length; None for `count`.
     """
 
@@ -54,7 +54,7 @@ def side_by_side(
     arrays = []
     for one in tf.nest.flatten(spec):
         about: dict = {"element_shape": one.shape}
-        if join is not tf.TensorArray.stack:
+        if join == "concat":
             about = {"infer_shape": False}
         arrays.append(tf.TensorArray(one.dtype, count if size is None else size, **about))
     # Only the sums and the arrays pass from one turn to the next: turns run in parallel.
@@ -64,7 +64,7 @@ def side_by_side(
         (0, start, arrays),
         parallel_iterations=clients_at_once(),
     )
-    return total, tf.nest.pack_sequence_as(spec, [join(array) for array in arrays])
+    return total, tf.nest.pack_sequence_as(spec, [getattr(array, join)() for array in arrays])
 
 
 def prepare_process(clients_per_round: float) -> None:
