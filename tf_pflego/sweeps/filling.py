@@ -4,7 +4,7 @@ import math
 import pathlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tf_pflego.runs.plan import TABLE_CHECKSUM
 from tf_pflego.runs.reader import places
 from tf_pflego.simulation.records import CHECKPOINT_FILES
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.experiments import Cell
+from tf_pflego.sweeps.experiments import Cell, name_of
 from tf_pflego.sweeps.store import CURVES, RUNS, SECONDS, SERVED, TUNING, VALIDATION
 from tf_pflego.system import durable, limited_files, texts
 
@@ -38,6 +38,27 @@ def _tables():
 
 class DamagedRunError(Exception):
     """A file of a raw run is not a file that a run writes."""
+
+
+class Run(NamedTuple):
+    """A run of a cell with a seed, which is reported or which a choice is made by."""
+
+    cell: Cell
+    tried: Mapping[str, Any] | None  # the settings to choose; None if it is reported
+    settings: Mapping[str, Any]  # all that is given, apart from the seed
+    seed: int
+
+    @property
+    def about(self) -> dict[str, str]:
+        """The columns that say which run a row is about."""
+        trial = {} if self.tried is None else {"trial": name_of(self.tried)}
+        return {"run": self.cell.name, **trial, "seed": str(self.seed)}
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """The given settings as flags, without those about places."""
+        algorithm = {"algorithm": self.cell.algorithm}
+        return store.flags_of({**self.settings, **algorithm, "seed": self.seed})
 
 
 class Store:
@@ -73,62 +94,47 @@ class Store:
                     "another `output_dir`."
                 )
 
-    def has(self, cell: Cell, trial: str | None, seed: int, flags: Mapping[str, str]) -> bool:
-        """Returns whether a cell's run of a trial, or reported, was made with these flags."""
-        made = self._made.get((cell.name, trial, str(seed)))
-        return made is not None and store.is_made_with(*made, flags)
+    def has(self, run: Run) -> bool:
+        """Returns whether a run was made with these flags."""
+        made = self._made.get(store.key_of(run.about))
+        return made is not None and store.is_made_with(*made, run.flags)
 
     def trials_of(self, cell: Cell) -> list[dict[str, str]]:
         """Returns the rows of tuning.csv that are of a cell."""
         return [row for row in self._trial_rows if row["run"] == cell.name]
 
-    def add_run(self, cell: Cell, seed: int, raw: pathlib.Path, flags: Mapping[str, str]) -> None:
-        """Adds a finished run that is reported, in the place of an earlier one of cell and seed.
+    def add(self, run: Run, raw: pathlib.Path, state: str) -> None:
+        """Adds a run that has `finished` or, as a trial, is `not finite`.
 
-        Its checkpoints are removed. If a file of it is damaged, nothing is added:
-        `DamagedRunError`.
+        It is in the place of an earlier one of cell, trial and seed. Its checkpoints are removed.
+        If a file of it is damaged, nothing is added: `DamagedRunError`.
         """
-        key = {"run": cell.name, "seed": str(seed)}
-        config, summary, tables = read_run(raw, cell.settings["algorithm"])
-        # An earlier run of the key may have had tables that this one has not.
-        there = {path.name for path in self.path.glob("*.csv.gz")} & _tables()
-        added = {name: [key | row for row in tables.get(name, ())] for name in {*tables, *there}}
-        added[RUNS] = [self._row(cell, seed, config, summary)]
-        self._add(key, added, flags, config, raw)
-
-    def add_trial(
-        self,
-        cell: Cell,
-        trial: str,
-        settings: Mapping[str, Any],
-        seed: int,
-        raw: pathlib.Path,
-        flags: Mapping[str, str],
-        state: str,
-    ) -> None:
-        """Adds a run that a choice is made by, which is `finished` or `not finite`."""
-        key = {"run": cell.name, "trial": trial, "seed": str(seed)}
         # A run that is not finite has no summary, and the statistic of the others.
-        nothing: tuple[dict, dict, dict] = {}, {}, {CURVES: []}
-        is_there = state != choice.NOT_FINITE
-        config, summary, tables = read_run(raw, cell.settings["algorithm"]) if is_there else nothing
-        first = first_of(summary) if summary else choice.first_in(self._trial_rows)
-        names = f"{first.metric(VALIDATION)}/last10", SECONDS
-        about = {name: summary.get(name, "") for name in names}
-        row = {**key, **settings, "state": state, "num_rounds": len(tables[CURVES]), **about}
-        self._add(key, {TUNING: [row]}, flags, config, raw)
-
-    def _add(self, about, tables, flags, config, raw):
-        """Adds the rows of a run, in the place of those with its key."""
+        config: dict[str, Any] = {}
+        summary: dict[str, Any] = {}
+        tables: dict[str, list] = {CURVES: []}
+        if state != choice.NOT_FINITE:
+            config, summary, tables = read_run(raw, run.cell.settings["algorithm"])
         left = {*places(), "versions"}
         plan = {name: value for name, value in config.items() if name not in left}
-        if about["run"] in self._tables:
-            plan[TABLE_CHECKSUM] = self._tables[about["run"]]
-        said = store.said(flags, plan)
-        for name in (RUNS, TUNING):
-            if name in tables:
-                tables[name] = [row | said for row in tables[name]]
-        key = store.key_of(about)
+        if run.cell.name in self._tables:
+            plan[TABLE_CHECKSUM] = self._tables[run.cell.name]
+        said = store.said(run.flags, plan)
+        if run.tried is None:
+            # An earlier run of the key may have had tables that this one has not.
+            there = {path.name for path in self.path.glob("*.csv.gz")} & _tables()
+            tables = {
+                name: [run.about | row for row in tables.get(name, ())]
+                for name in {*tables, *there}
+            }
+            tables[RUNS] = [self._row(run, config, summary) | said]
+        else:
+            first = first_of(summary) if summary else choice.first_in(self._trial_rows)
+            names = f"{first.metric(VALIDATION)}/last10", SECONDS
+            results = {"state": state, "num_rounds": len(tables[CURVES])}
+            results |= {name: summary.get(name, "") for name in names}
+            tables = {TUNING: [{**run.about, **run.tried, **results, **said}]}
+        key = store.key_of(run.about)
         self._made[key] = store.settings_of(said)
         self._waiting[key] = {name: list(map(_as_text, rows)) for name, rows in tables.items()}
         kept = [row for row in self._trial_rows if store.key_of(row) != key]
@@ -167,16 +173,20 @@ class Store:
         ended = time.monotonic()
         self._writes_after = ended + (ended - started) / _SHARE_OF_WRITING
 
-    def _row(self, cell, seed, config, summary):
+    def _row(self, run, config, summary):
         """Returns the row of a finished run in the table of runs, without its settings."""
         versions = config["versions"]
         return (
             {key: config.get(key) for key in ("dataset", "personalization", "algorithm")}
-            | {"seed": str(seed), "run": cell.name, "num_rounds": summary["round"]}
+            | {"seed": str(run.seed), "run": run.cell.name, "num_rounds": summary["round"]}
             | {key: config.get(key) for key in self._columns}
             | {key: summary.get(key) for key in map(first_of(summary).metric, _RESULTS)}
             | {key: value for key, value in summary.items() if _is_kept(key)}
-            | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
+            | {
+                "paper": run.cell.paper,
+                "engine": config["engine"],
+                "commit": versions.get("commit"),
+            }
             | {"tensorflow": versions.get("tensorflow")}
         )
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from tf_pflego.sweeps import choice, filling, store
 from tf_pflego.sweeps.choice import settings_tried
-from tf_pflego.sweeps.experiments import Cell, Experiment, method_name, name_of
+from tf_pflego.sweeps.experiments import Cell, Experiment, name_of
+from tf_pflego.sweeps.filling import Run
 from tf_pflego.sweeps.run_jobs import FAILED, Job, Outcome
 from tf_pflego.sweeps.search import Search
 from tf_pflego.system import log, texts
@@ -67,15 +68,17 @@ class Queue:
             (job,) = [one for one in self._running if one[:2] == outcome[:2]]
             if outcome.state != FAILED:
                 try:
-                    self._keep(cell, job, outcome)
+                    tried = None if job.trial is None else self._tried[cell.name][job.trial]
+                    run = Run(cell, tried, job.settings, outcome.seed)
+                    self.store.add(run, job.place(self.root, outcome.seed), outcome.state)
                 except filling.DamagedRunError as error:
                     outcome = outcome._replace(state=FAILED, message=str(error))
             skipped = len(job.seeds) - job.seeds.index(outcome.seed) - 1
             self.done += 1 + skipped * (outcome.state == choice.NOT_FINITE)
             self._made += 1
-            run = " ".join(filter(None, (outcome.cell, outcome.trial, f"seed {outcome.seed}")))
+            name = " ".join(filter(None, (outcome.cell, outcome.trial, f"seed {outcome.seed}")))
             state = "" if outcome.state == choice.FINISHED else f"{outcome.state}: "
-            what = f"{run}: {state}{outcome.message} ({outcome.seconds:.1f} s)"
+            what = f"{name}: {state}{outcome.message} ({outcome.seconds:.1f} s)"
             if outcome.state == FAILED:
                 self.failures.append(outcome)
                 log.warning(f"{what}")
@@ -107,15 +110,15 @@ class Queue:
     def left(self, cell: Cell) -> tuple[int, list[int]]:
         """Returns the number of pending trials' runs, and the seeds to be reported."""
         trials = self._planned(cell)
-        for name in self._tried[cell.name]:
-            rows = self._rows(cell, name)
+        for tried in self._tried[cell.name].values():
+            rows = self._rows(cell, tried)
             ended = any(row["state"] != choice.FINISHED for row in rows)
             trials -= len(self.experiment.tuning_seeds) if ended else len(rows)
         settings = self._chosen(cell)
         seeds = [
             seed
             for seed in self.experiment.seeds
-            if trials or settings is None or not self._has(cell, None, seed, settings)
+            if trials or settings is None or not self.store.has(Run(cell, None, settings, seed))
         ]
         return trials, seeds
 
@@ -124,48 +127,40 @@ class Queue:
         count = self.experiment.budget if cell.is_searched else len(self._tried[cell.name])
         return count * len(self.experiment.tuning_seeds)
 
-    def _rows(self, cell, trial):
+    def _rows(self, cell, tried):
         """Returns the rows of a trial's runs that were made as the trial is now."""
-        settings = self.experiment.settings_of_trial(cell, self._tried[cell.name][trial])
-        return [
-            row
-            for row in self.store.trials_of(cell)
-            if row["trial"] == trial
-            and int(row["seed"]) in self.experiment.tuning_seeds
-            and self._has(cell, trial, row["seed"], settings)
-        ]
-
-    def _has(self, cell, trial, seed, settings):
-        return self.store.has(cell, trial, seed, _flags(settings, seed))
+        settings = self.experiment.settings_of_trial(cell, tried)
+        runs = [Run(cell, tried, settings, seed) for seed in self.experiment.tuning_seeds]
+        keys = {store.key_of(run.about) for run in runs if self.store.has(run)}
+        return [row for row in self.store.trials_of(cell) if store.key_of(row) in keys]
 
     def _chosen(self, cell):
         """Returns the settings of a cell's reported runs, or None before the choice."""
         if not cell.choices:
             return cell.settings
-        rows = [row for trial in self._tried[cell.name] for row in self._rows(cell, trial)]
+        rows = [row for tried in self._tried[cell.name].values() for row in self._rows(cell, tried)]
         best = choice.best(cell, rows)
         return best and {**cell.settings, **best.settings}
 
-    def _job(self, cell, trial):
+    def _job(self, cell, tried):
         """Returns the job of a trial's missing runs, or None."""
-        settings = self.experiment.settings_of_trial(cell, self._tried[cell.name][trial])
-        rows = self._rows(cell, trial)
+        settings = self.experiment.settings_of_trial(cell, tried)
+        rows = self._rows(cell, tried)
         if any(row["state"] != choice.FINISHED for row in rows):
             return None
         there = {int(row["seed"]) for row in rows}
         seeds = [seed for seed in self.experiment.tuning_seeds if seed not in there]
-        return Job(cell.name, trial, settings, seeds) if seeds else None
+        return Job(cell.name, name_of(tried), settings, seeds) if seeds else None
 
     def _next_of_search(self, cell):
         """Returns the next trial of a search; None at its end, or after a failed run."""
         search = self._searches[cell.name]
         while (tried := search.ask()) is not None:
-            trial = name_of(tried)
-            self._tried[cell.name][trial] = tried
-            if (job := self._job(cell, trial)) is not None:
+            self._tried[cell.name][name_of(tried)] = tried
+            if (job := self._job(cell, tried)) is not None:
                 is_broken = any(outcome.cell == cell.name for outcome in self.failures)
                 return None if is_broken else job
-            (ended,) = choice.trials_of(cell, self._rows(cell, trial))
+            (ended,) = choice.trials_of(cell, self._rows(cell, tried))
             search.tell(ended)
         return None
 
@@ -174,7 +169,7 @@ class Queue:
         if cell.is_searched:
             jobs = [self._next_of_search(cell)]
         else:
-            jobs = [self._job(cell, trial) for trial in self._tried[cell.name]]
+            jobs = [self._job(cell, tried) for tried in self._tried[cell.name].values()]
         jobs = [job for job in jobs if job is not None]
         self._waiting += jobs
         trials, seeds = self.left(cell)
@@ -197,14 +192,6 @@ class Queue:
                 "trials have ended well"
             )
 
-    def _keep(self, cell, job, outcome):
-        place, flags = job.place(self.root, outcome.seed), _flags(job.settings, outcome.seed)
-        if job.trial is None:
-            self.store.add_run(cell, outcome.seed, place, flags)
-        else:
-            tried = self._tried[cell.name][job.trial]
-            self.store.add_trial(cell, job.trial, tried, outcome.seed, place, flags, outcome.state)
-
     def _show(self):
         left = ""
         if self._made:
@@ -213,8 +200,3 @@ class Queue:
         names = ", ".join(dict.fromkeys(job.cell for job in self._running))
         if names and self.done < self.total:
             log.debug(f"{self.done} of {self.total} runs done{left}; running {names}")
-
-
-def _flags(settings, seed):
-    algorithm = method_name(settings["algorithm"])
-    return store.flags_of({**settings, "algorithm": algorithm, "seed": seed})
