@@ -47,8 +47,8 @@ def slope(model, a):
     return np.linalg.norm((np.asarray(a, float) - BEST.mean(axis=0)) @ head.T @ head / 2)
 
 
-def slope_after(rounds, name, model, clients, participants=3, **settings):
-    """The same after some rounds of clients whose heads are alike at first and stay so."""
+def matrix_after(rounds, name, model, clients, participants=3, **settings):
+    """A after some rounds of clients whose heads are alike at first and stay so."""
     method = build_method(name, model, **settings)
     simulation = Simulation(method, clients, Participation(3, participants), "in_process", 0)
     first = model.initial_weights().head.numpy()
@@ -63,7 +63,7 @@ def slope_after(rounds, name, model, clients, participants=3, **settings):
     else:
         (a,), heads = server.weights
     np.testing.assert_allclose(heads, np.broadcast_to(first, heads.shape), atol=1e-4)
-    return slope(model, a)
+    return a
 
 
 MUON_AT_SERVER = {"server_optimizer": "muon", "server_schedule": "cosine", "local_steps": 1}
@@ -79,23 +79,25 @@ def test_averaged_steps_of_muon_end_where_clients_disagree_and_exact_sums_do_not
     local["client_rate_decay"] = 0.96 ** (1 / 2**halvings)
     model, _ = least_squares
     assert slope(model, model.initial_theta[0]) == pytest.approx(1.06, abs=0.005)
-    stays = slope_after(rounds, "fedmuon", *least_squares, control_variates=False, **local)
-    assert stays == pytest.approx(slope(model, BEST[0]), abs=1e-3)
-    assert stays == pytest.approx(0.966, abs=1e-3)
-    assert slope_after(rounds, "fedmuon", *least_squares, **local) < 1e-3
+    stays = matrix_after(rounds, "fedmuon", *least_squares, control_variates=False, **local)
+    np.testing.assert_allclose(stays, BEST[0], atol=2e-3)
+    assert slope(model, stays) == pytest.approx(0.966, abs=1e-3)
+    assert slope(model, matrix_after(rounds, "fedmuon", *least_squares, **local)) < 1e-3
     server = MUON_AT_SERVER | {"server_learning_rate": rate, "schedule_rounds": 2 * rounds}
-    assert slope_after(2 * rounds, "pflego", *least_squares, **server) < 1e-3
+    assert slope(model, matrix_after(2 * rounds, "pflego", *least_squares, **server)) < 1e-3
 
 
 @pytest.mark.parametrize(("rounds", "rate"), [(600, 0.05), thorough(800, 0.0125)])
 def test_with_one_client_in_a_round_only_variates_lead_muon_to_the_end(least_squares, rounds, rate):
     """The sum is an unbiased gradient, but a step of Muon is not linear in it."""
     server = MUON_AT_SERVER | {"server_learning_rate": rate, "schedule_rounds": rounds}
-    stays = slope_after(rounds, "pflego", *least_squares, participants=1, **server)
-    assert 0.17 < stays < 0.19
+    model, _ = least_squares
+    stays = matrix_after(rounds, "pflego", *least_squares, participants=1, **server)
+    assert 0.17 < slope(model, stays) < 0.19
     local = {"batch_size": 0, "local_epochs": 5, "client_learning_rate": 0.05}
     local["client_rate_decay"] = 0.98
-    assert slope_after(300, "fedmuon", *least_squares, participants=1, **local) < 1e-3
+    ends = matrix_after(300, "fedmuon", *least_squares, participants=1, **local)
+    assert slope(model, ends) < 1e-3
 
 
 @functools.cache
@@ -146,7 +148,7 @@ def test_averaged_factors_of_lora_are_not_the_factors_of_averaged_products(tiny_
     products = np.average([np.matmul(*factors) for factors in of_each], axis=0, weights=sizes)
     move = products - np.matmul(*flat(model.initial_theta))
     error = np.linalg.norm(products - a @ b) / np.linalg.norm(move)
-    assert 0.04 < error < 0.05
+    assert error == pytest.approx(0.045, abs=5e-4)
 
 
 @with_lora

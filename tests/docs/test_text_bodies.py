@@ -44,3 +44,6 @@ def test_a_backbone_for_text_is_frozen_as_the_page_shows(monkeypatch):
     assert model.frozen.shape == (WIDTH,)
     assert len(model.theta_names) == 2
     assert names["body"](names["examples"]).shape == (2, 64)
+    exec(block.replace("dropout=0.0", "dropout=0.1"), names)
+    with pytest.raises(ValueError, match="dropout"):
+        divided(pfl.SplitModel(names["body"], num_outputs=2))

@@ -1,5 +1,7 @@
 """What docs/trained_bodies.md and docs/texts.md say of the results in the repository is so."""
 
+import csv
+import gzip
 import json
 
 import numpy as np
@@ -98,7 +100,7 @@ def test_on_texts_a_shared_head_is_ahead_of_local_training():
     errors = {method: values - of_films["local"] for method, values in of_films.items()}
     assert (errors["pflego_shared_head"].round(3) + 0.019 < 0.0015).all()
     assert max(np.abs(errors[method]).max() for method in ("pflego", "fedper")) < 0.006
-    assert errors["fedavg"].min() > 0.06
+    np.testing.assert_allclose(errors["fedavg"].mean(), 0.069, atol=5e-4)
     gains = {m: 100 * np.mean(v - of_speeches["local"]) for m, v in of_speeches.items()}
     assert all(3 < gains[method] < 4 for method in ("pflego_shared_head", "fedavg"))
     assert round(gains["pflego"]) == 2
@@ -107,8 +109,11 @@ def test_on_texts_a_shared_head_is_ahead_of_local_training():
 
 
 def test_rounds_on_texts_cost_what_the_page_says():
-    for name in ("films", "speeches"):
+    for name, people, texts in (("films", "943", "15"), ("speeches", "41", "48")):
         rows = sweep_of(name).rows
+        assert {row["num_clients"] for row in rows} == {people}
+        with gzip.open(RESULTS / name / "clients.csv.gz", "rt") as file:
+            assert {row["train_examples"] for row in csv.DictReader(file)} == {texts}
         sent = [float(row["bytes_down"]) for row in rows if row["algorithm"] != "local"]
         assert max(sent) < 1.01 * min(sent)
         assert max(row[store.SECONDS] for row in rows) < 0.2
