@@ -50,7 +50,10 @@ def load(content: bytes) -> "tf.keras.Model":
     """
     parts = list(limited_files.members(io.BytesIO(content), len(content)))
     if sorted(name for name, _ in parts) != _MEMBERS:
-        raise ValueError(f"it must have the members {', '.join(_MEMBERS)}, and no others")
+        raise ValueError(
+            f"it must have the members {', '.join(_MEMBERS)}, and no others. A layer with a "
+            "vocabulary, such as TextVectorization, belongs before the body"
+        )
     part = dict(parts)
     config = json.loads(part["config.json"])
     if isinstance(config, dict):
