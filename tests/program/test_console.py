@@ -107,7 +107,7 @@ def test_without_a_stream_nothing_is_said(stream, monkeypatch, tmp_path):
     terminal.say("a line")
     terminal.show("a line")
     with terminal.showing(quiet=False):
-        Progress(1).after_round(None, {"round": 1, "test_accuracy/client_mean": 0.5})
+        Progress(1).on_round_end(None, {"round": 1, "test_accuracy/client_mean": 0.5})
 
 
 LIBRARY = """

@@ -39,7 +39,7 @@ class Listens(pfl.Callback):
     def on_run_begin(self, simulation, records):
         self.calls.append(("begin", simulation.round_number, len(records)))
 
-    def after_round(self, simulation, record):
+    def on_round_end(self, simulation, record):
         self.calls.append(("round", simulation.round_number, record["round"]))
         if record["round"] == self._number:
             return self._act()
@@ -189,5 +189,5 @@ def test_a_smaller_loss_is_better_and_a_value_that_is_not_finite_is_not(metric, 
     losses = [0.9, None, 0.5, float("nan"), float("inf")]
     records = [{"round": n, metric: loss} for n, loss in enumerate(losses, 1)]
     assert not stopping.on_run_begin(None, records[:4])
-    assert stopping.after_round(None, records[4])
+    assert stopping.on_round_end(None, records[4])
     assert (stopping.best, stopping.best_round) == (0.5, 3)

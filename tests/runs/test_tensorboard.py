@@ -79,7 +79,7 @@ def test_what_is_not_finite_is_left_out(tmp_path):
 
     events = EventFiles(tmp_path / "tensorboard")
     events.on_run_begin(None, [{"round": 1, "seconds": 0.5}])
-    events.after_round(None, {"round": 2, "seconds": float("nan"), "not_finite_clients": [1, 2]})
-    events.after_round(None, {"round": 3, "participants": 4})
+    events.on_round_end(None, {"round": 2, "seconds": float("nan"), "not_finite_clients": [1, 2]})
+    events.on_round_end(None, {"round": 3, "participants": 4})
     events.close()
     assert events_of(tmp_path) == {("seconds", 1): 0.5, ("participants", 3): 4.0}

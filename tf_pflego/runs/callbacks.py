@@ -21,7 +21,7 @@ class Callback:
 
     Example, explained in docs/tracking.md#callbacks-and-early-stopping:
       >>> class OneRound(pfl.Callback):
-      ...     def after_round(self, simulation, record):
+      ...     def on_round_end(self, simulation, record):
       ...         return True  # ends the run
       >>> pfl.run(settings, clients=clients, model=model, callbacks=[OneRound()])["round"]
       1
@@ -42,7 +42,7 @@ class Callback:
           True if the run is to end here.
         """
 
-    def after_round(self, simulation: Simulation, record: Record) -> bool | None:
+    def on_round_end(self, simulation: Simulation, record: Record) -> bool | None:
         """Called after each round, when its metrics are written.
 
         Args:
@@ -136,8 +136,8 @@ class EarlyStopping(Callback):
             self._take(record)
         return self._waited >= self.patience
 
-    def after_round(self, simulation: Simulation, record: Record) -> bool:
-        """Compares a round with the best round; see `Callback.after_round`.
+    def on_round_end(self, simulation: Simulation, record: Record) -> bool:
+        """Compares a round with the best round; see `Callback.on_round_end`.
 
         Raises:
           ValueError: The run has no such metric.
@@ -191,7 +191,7 @@ class SpendsAtMost(Callback):
     def on_run_begin(self, simulation, records):  # noqa: D102
         return simulation.round_number < self._run_config.num_rounds and self._is_spent(simulation)
 
-    def after_round(self, simulation, record):  # noqa: D102
+    def on_round_end(self, simulation, record):  # noqa: D102
         return self.on_run_begin(simulation, ())
 
     def _is_spent(self, simulation):

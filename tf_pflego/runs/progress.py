@@ -40,7 +40,7 @@ class Progress(Callback):
         self._started = time.time()
         self._bar: tqdm.tqdm | None = None
 
-    def after_round(self, simulation, record):
+    def on_round_end(self, simulation, record):
         """Shows a finished round."""
         text, first = "", first_of(record)
         test, error, validation = map(first.metric, (_TEST, _ERROR, _VALIDATION))

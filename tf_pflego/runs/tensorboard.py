@@ -46,7 +46,7 @@ class EventFiles(Callback):
                 self._write(record)
             self._writer.flush()
 
-    def after_round(self, simulation, record):
+    def on_round_end(self, simulation, record):
         """Writes the metrics of a round, so that others can read them."""
         with self._naming():
             self._write(record)

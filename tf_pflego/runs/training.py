@@ -150,7 +150,7 @@ class _Calls(Callback):
     def __init__(self, function):
         self._function = function
 
-    def after_round(self, simulation, record):
+    def on_round_end(self, simulation, record):
         self._function(record)
 
 
@@ -163,7 +163,7 @@ class _WritesCheckpoints(Callback):
     def on_run_begin(self, simulation, records):
         self._directory.save_checkpoint(simulation)
 
-    def after_round(self, simulation, record):
+    def on_round_end(self, simulation, record):
         if record["round"] % self._every == 0:
             self._directory.save_checkpoint(simulation)
 
@@ -278,7 +278,7 @@ class _Run:
         def listen(record):
             self.records.append(record)
             # Each is called, also where another one ends the run.
-            if any([one.after_round(self.simulation, record) for one in callbacks]):
+            if any([one.on_round_end(self.simulation, record) for one in callbacks]):
                 raise _Ends
 
         if any([one.on_run_begin(self.simulation, self.records) for one in callbacks]):

@@ -48,7 +48,7 @@ class GoesAway(Callback):
     def __init__(self, socket):
         self.socket, self.target = socket, None
 
-    def after_round(self, simulation, record):
+    def on_round_end(self, simulation, record):
         options = simulation._engine.place.options
         if record["round"] == 1:
             self.target = self.socket.readlink()
