@@ -5,6 +5,8 @@ import importlib.util
 import inspect
 import re
 
+import pytest
+
 import tf_pflego
 from tests.docs import pages
 from tests.docs.test_docs import DOCS, anchors_of
@@ -18,6 +20,8 @@ def names():
     return set(tf_pflego.__all__) - {"__version__", "from_tff" if without_tff else ""}
 
 
+@pytest.mark.thorough
+@pytest.mark.lines("tff", "current")
 def test_the_examples_of_public_names_run_with_the_objects_of_their_page(tmp_path, monkeypatch):
     [block] = pages.blocks((DOCS / "reference" / "index.md").read_text(encoding="utf-8"))
     objects, failures = {}, []
