@@ -1,4 +1,4 @@
-"""The evaluation of clients, participants or not, as served now: loss (equation 1) and accuracy.
+"""Loss (equation 1) and statistics of the clients' present models, also of non-participants.
 
 With many clients, a sample of them is tested. It is sampled uniformly without replacement from the
 run's seed, before the first round, and stays the same over the run. docs/metrics.md gives the
@@ -30,7 +30,7 @@ _ROUNDED = 1e-12  # The mean of equal labels may differ from them by less than t
 
 
 class Evaluation(NamedTuple):
-    """The counts of n clients, all or a sample, under one of the models served."""
+    """The counts of n clients, all or a sample, for one model of each client."""
 
     tallies: Tallies  # by split and by name, the sums of n clients
     clients: np.ndarray | None = None  # [n] int64, the ids of a sample, ascending; None for all
@@ -69,9 +69,9 @@ class Evaluation(NamedTuple):
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of all clients together.
 
-        For the training examples it is a mean over all of them, as in equation 1. For the others
-        there are the mean of the clients' values, and the value for the examples of all. Each of
-        the user's own measures has the mean over clients. Each mean comes with the mean over the
+        The training loss is a mean over all training examples, as in equation 1. Statistics on
+        other splits have a mean over clients and a value for all examples, and each of the user's
+        own measures has the mean over clients. Each mean comes with the mean over the
         clients of each group and over the others and, for a sample, standard errors. Clients for
         which a statistic is not defined do not count.
         """
