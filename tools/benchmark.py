@@ -27,7 +27,7 @@ import tensorflow as tf
 from benchmark_cases import RAY_SHARDS
 from benchmark_exports import exports
 from benchmark_shards import shards
-from benchmark_small import compiled, everybody, everybody_million, small
+from benchmark_small import compiled, differences, everybody, everybody_million, small
 from benchmark_tff import methods, process
 
 from tf_pflego import engines
@@ -39,14 +39,14 @@ PARTS = {
     for part in (
         *(cases.fashion_mnist, cases.omniglot, cases.cifar10_pflego, cases.cifar10),
         *(cases.synthetic, small, compiled, cases.shared_head, cases.million, methods, process),
-        *(cases.ray, cases.frozen, everybody, everybody_million, exports, shards),
+        *(cases.ray, cases.frozen, everybody, everybody_million, exports, shards, differences),
     )
 }
-# `million` takes gigabytes of temporary files, `methods` times all methods, a round of `frozen` on
-# images takes most of a minute, `everybody` needs data, and `exports` and `shards` have files of
-# their own.
+# `million` takes gigabytes of temporary files, `methods` and `differences` train all methods, a
+# round of `frozen` on images takes most of a minute, `everybody` needs data, and `exports` and
+# `shards` have files of their own.
 _ON_REQUEST = ("million", "methods", "frozen", "everybody", "everybody_million", "exports")
-_ON_REQUEST += ("shards",)
+_ON_REQUEST += ("shards", "differences")
 BY_DEFAULT = [name for name in PARTS if name not in _ON_REQUEST]
 
 

@@ -6,6 +6,7 @@ import tempfile
 import time
 
 import numpy as np
+import tensorflow as tf
 from benchmark_work import (
     counted,
     federation,
@@ -13,17 +14,20 @@ from benchmark_work import (
     in_turn,
     megabytes,
     memory_peak_anew,
+    method_of,
     ratio,
     simulation_of,
     spread,
     starts,
 )
 
-from tf_pflego import data, models
+from tf_pflego import algorithms, data, models
+from tf_pflego.core.participation import Participation
 from tf_pflego.engines import InProcess, small_clients
 from tf_pflego.serving.bundle import export_bundle
 from tf_pflego.serving.exporting import size_of
 from tf_pflego.serving.personal_models import PersonalModels
+from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import file_arrays
 
 _AT_ONCE = 200_000  # clients that are drawn at a time
@@ -94,6 +98,48 @@ def compiled(repeats):
                 f"{name}/one_by_one_over_compiled": ratio(seconds[False], seconds[True]),
                 f"{name}/one_by_one_over_compiled_in_cpu": ratio(cpu[False], cpu[True]),
             }
+
+
+def differences(_):
+    """Compares three compiled rounds of each method with three rounds one by one.
+
+    Four of 84 clients have 5 or 20 examples and share the program of those with 200. PFLEGO, FedPer
+    and FedRep also learn a network with a personal layer, which a wildcard after the name marks.
+    """
+    sizes = np.repeat([5, 20, 200], [2, 2, 80])
+    clients = federation(sizes, [20] * len(sizes), 2, (8, 8, 1))
+    layers = tf.keras.layers
+    inner = layers.Flatten(), layers.Dense(32), layers.LayerNormalization(name="own"), layers.ReLU()
+    body = tf.keras.Sequential([tf.keras.Input(clients.example_shape), *inner])
+    plain, personal = (models.SplitModel(body, 2, personal=names) for names in ("", "own"))
+    cases = {name: (name, plain) for name in algorithms.REGISTRY}
+    cases |= {f"{name}*": (name, personal) for name in ("pflego", "fedper", "fedrep")}
+    common = {"local_steps": 10, "local_epochs": 2, "batch_size": 10, "schedule_rounds": 1000}
+    for case, (name, model) in cases.items():
+        algorithm, both = method_of(name, model, common), []
+        for compiles in (False, True):
+            everyone = Participation(len(sizes), len(sizes))
+            with Simulation(algorithm, clients, everyone, InProcess(compiles)) as run:
+                for _ in range(3):
+                    run.run_round(evaluate=False)
+                states = tf.nest.flatten(run.client_states(range(len(sizes))))
+                of_clients = [np.stack(run.predict()), *states]
+                both.append((tf.nest.flatten(run.server_state), of_clients))
+        server, of_clients = ([*map(_largest, *parts)] for parts in zip(*both, strict=True))
+        report = {"server": max(map(np.max, server), default=0.0)}
+        for size in np.unique(sizes):
+            predicted, *weights = (each[sizes == size].max() for each in of_clients)
+            report |= {
+                f"weights_{size}": max(weights, default=0.0),
+                f"predictions_{size}": predicted,
+            }
+        yield {f"differences/{case}": {key: float(f"{x:.1e}") for key, x in report.items()}}
+
+
+def _largest(first, second):
+    """Returns [c], the largest difference of two arrays [c, ...] in each row."""
+    difference = np.abs(np.asarray(first, np.float64) - np.asarray(second, np.float64))
+    return difference.reshape(len(difference), -1).max(axis=1) if difference.ndim else difference
 
 
 def everybody(repeats):

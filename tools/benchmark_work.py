@@ -199,14 +199,19 @@ def simulation_of(clients, body, algorithm, engine, per_round, share=1, sampled=
     model = model.within(
         config.RunConfig.activation_gigabytes, share * clients.train.sizes.max(), per_round
     )
-    fields = dataclasses.fields(algorithms.REGISTRY[algorithm][0])
     common = {"local_steps": LOCAL_STEPS, "schedule_rounds": config.RunConfig.num_rounds}
-    values = {field.name: field.default for field in fields} | common | settings
-    read = {field.name for field in fields} - dict(unread(fields, values.__getitem__)).keys()
-    settings = {name: common[name] for name in read & common.keys()} | settings
-    built = algorithms.build(algorithm, model, **settings)
+    built = method_of(algorithm, model, common, **settings)
     participation = Participation(clients.num_clients, per_round)
     return Simulation(built, clients, participation, engine, eval_clients=sampled)
+
+
+def method_of(name, model, common, **settings):
+    """Returns a method with some settings, and the further settings in `common` that it reads."""
+    fields = dataclasses.fields(algorithms.REGISTRY[name][0])
+    values = {field.name: field.default for field in fields} | common | settings
+    read = {field.name for field in fields} - dict(unread(fields, values.__getitem__)).keys()
+    settings = {key: common[key] for key in read & common.keys()} | settings
+    return algorithms.build(name, model, **settings)
 
 
 def memory_peak_anew() -> None:
