@@ -3,7 +3,9 @@
 One client of a short PFLEGO run on Fashion-MNIST is exported in every form, and 10,000 clients with
 random images of that shape are exported with one body. Times are medians of calls in this process,
 as in a program that serves a model: of a prediction for one image, and of personalising on all the
-client's training images. It takes about two minutes.
+client's training images. 500 of the many clients are also exported one by one: rows of all of them
+in a random order are predicted by the bundle in one call, and by a file per client in one call for
+each. It takes about five minutes.
 """
 
 import pathlib
@@ -13,13 +15,13 @@ import time
 
 import numpy as np
 import tensorflow as tf
-from benchmark_work import federation, in_turn, simulation_of
+from benchmark_work import federation, in_turn, ratio, simulation_of
 
 import tf_pflego as pfl
 from tf_pflego.program import terminal
 from tf_pflego.serving.exporting import size_of
 
-STEPS, _MANY = 50, 10_000
+STEPS, _MANY, _MIXED = 50, 10_000, 500
 _FORMS = {
     "SavedModel": {"format": "savedmodel"},
     "SavedModel, serves only": {"format": "savedmodel", "learning": False},
@@ -33,7 +35,7 @@ _FORMS = {
 
 def exports(repeats):
     """Measures sizes, accuracies and times. docs/serving.md shows them."""
-    yield {"of_one_client": list(_of_one_client(repeats)), **_of_many()}
+    yield {"of_one_client": list(_of_one_client(repeats)), **_of_many(repeats)}
 
 
 def _of_one_client(repeats):
@@ -83,7 +85,7 @@ def _milliseconds(call, name, repeats, **inputs):
     return 1000 * statistics.median(seconds[name])
 
 
-def _of_many():
+def _of_many(repeats):
     """Returns what was measured of many clients, of two classes with random images."""
     clients = federation([6] * _MANY, [2] * _MANY, 2, (28, 28, 1))
     body = pfl.mlp(clients.example_shape, seed=0)
@@ -109,4 +111,43 @@ def _of_many():
                 "bytes_of_body": size_of(directory / "model"),
                 "seconds": seconds,
             },
+            "of_mixed_rows": _of_mixed_rows(repeats, simulation, directory),
         }
+
+
+def _of_mixed_rows(repeats, simulation, bundle):
+    """Returns what was measured of rows of many clients, by a bundle and by a file per client."""
+    directory, count = bundle.parent / "one_by_one", min(_MIXED, simulation.data.num_clients)
+    entries = pfl.export_clients(simulation, range(count), directory, learning=False)
+    opened = time.perf_counter()
+    calls = [_call_of(directory / entry["file"]) for entry in entries]
+    started = time.perf_counter()
+    models = pfl.PersonalModels(bundle)
+    loaded = time.perf_counter()
+    split = simulation.data.test
+    owners = np.random.default_rng(0).permutation(np.repeat(np.arange(count), split.sizes[:count]))
+    order = np.argsort(np.argsort(owners, kind="stable"))
+    examples, names = split.examples[: len(owners)][order], [*map(str, owners)]
+    places = [np.flatnonzero(owners == client) for client in range(count)]
+    found = {}
+
+    def by_files():
+        rows = [
+            call("serve", examples=examples[of]) for call, of in zip(calls, places, strict=True)
+        ]
+        found["files"] = np.concatenate([next(iter(one.values())) for one in rows])
+
+    def by_bundle():
+        found["bundle"] = models.predict(names, examples)[0]
+
+    seconds = in_turn({"files": by_files, "bundle": by_bundle}, repeats, warm_up=1)
+    difference = np.abs(found["files"] - found["bundle"][np.concatenate(places)])
+    return {
+        "rows": len(owners),
+        "clients": count,
+        "bundle_ms": 1000 * statistics.median(seconds["bundle"]),
+        "files_over_bundle": ratio(seconds["files"], seconds["bundle"]),
+        "largest_difference": float(difference.max()),
+        "seconds_to_load_bundle": loaded - started,
+        "seconds_to_load_files": started - opened,
+    }
