@@ -40,7 +40,7 @@ def side_by_side(
       count: The number of turns, a tensor or an int.
       step: The function of a turn, by its number, to what it adds to the sums, and its outputs.
       spec: The specs of the outputs. With `concat` only their dtypes count.
-      start: The value of the sums before the first turn.
+      start: The sums before the first turn.
       join: How the outputs of all turns become one tensor, `stack` or `concat`.
       size: The most turns, if outputs are stacked to this length; None for `count`.
     """
