@@ -81,6 +81,7 @@ def test_it_is_read_and_goes_on_with_the_same_content_alone(run, digits_dir):
     assert _trained(run, digits_dir, **more)["round"] == 3
 
 
+@pytest.mark.thorough
 def test_an_audit_loads_it_only_where_the_user_names_it(run, digits_dir, tmp_path, capsys):
     private = {"dp_noise_multiplier": 1.0, "clip_norm": 1.0, "output_dir": str(tmp_path / "run")}
     _trained(run, digits_dir, num_rounds=1, participation="binomial", **private)

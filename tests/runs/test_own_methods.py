@@ -73,6 +73,7 @@ def whole(method, digits_dir, tmp_path_factory):
     return output
 
 
+@pytest.mark.thorough
 def test_the_program_goes_on_to_the_same_bits_and_exports(
     method, whole, digits_dir, tmp_path, capsys
 ):
