@@ -104,7 +104,7 @@ def differences(_):
     """Compares three compiled rounds of each method with three rounds one by one.
 
     Four of 84 clients have 5 or 20 examples and share the program of those with 200. PFLEGO, FedPer
-    and FedRep also learn a network with a personal layer, which a wildcard after the name marks.
+    and FedRep also learn a network with a personal layer. Their keys have an asterisk.
     """
     sizes = np.repeat([5, 20, 200], [2, 2, 80])
     clients = federation(sizes, [20] * len(sizes), 2, (8, 8, 1))
@@ -126,7 +126,7 @@ def differences(_):
                 of_clients = [np.stack(run.predict()), *states]
                 both.append((tf.nest.flatten(run.server_state), of_clients))
         server, of_clients = ([*map(_largest, *parts)] for parts in zip(*both, strict=True))
-        report = {"server": max(map(np.max, server), default=0.0)}
+        report = {"server": max((each.max(initial=0.0) for each in server), default=0.0)}
         for size in np.unique(sizes):
             predicted, *weights = (each[sizes == size].max() for each in of_clients)
             report |= {
@@ -139,7 +139,7 @@ def differences(_):
 def _largest(first, second):
     """Returns [c], the largest difference of two arrays [c, ...] in each row."""
     difference = np.abs(np.asarray(first, np.float64) - np.asarray(second, np.float64))
-    return difference.reshape(len(difference), -1).max(axis=1) if difference.ndim else difference
+    return difference.max(axis=tuple(range(1, difference.ndim)), initial=0.0)
 
 
 def everybody(repeats):
