@@ -63,6 +63,7 @@ def pages(results: pathlib.Path) -> dict[str, bytes]:
         "round_times": ("Seconds per round", round_times(report)),
         "local_speed": ("PGFed paper, Table 7", _speeds(report)),
         "frozen_rounds": ("Rounds on the features of a frozen network", frozen_rounds(report)),
+        "compiled": ("Compiled rounds and rounds one by one", compiled(report)),
         **{name: (title, _bodies(results, bodies)) for name, (title, bodies) in _BODIES.items()},
         "real_texts": ("Texts of real people", _texts(results)),
         "pfllib": ("Beside PFLlib", _differences(store.read(results / "pfllib.csv"))),
@@ -193,6 +194,18 @@ def frozen_rounds(report):
     head = ["network", "round on images, s", "round on features, s", "ratio"]
     head += ["features once, CPU s", "MB, images", "MB, features"]
     return markdown(head, lines)
+
+
+def compiled(report):
+    """Returns the table of the part `differences` of the benchmark."""
+    of = {k.partition("/")[2]: d for k, d in report.items() if k.startswith("differences/")}
+    columns = [*next(iter(of.values()))]
+    lines = [
+        [f"`{name}`", *(f"{values[column]:.0e}" for column in columns)]
+        for name, values in of.items()
+    ]
+    heads = (" of ".join(column.split("_")) for column in columns)
+    return markdown(["method", *heads], lines)
 
 
 def _exports(report):
