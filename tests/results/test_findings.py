@@ -1,6 +1,7 @@
 """What docs/ says of the results in the repository is so."""
 
 import functools
+import json
 import re
 
 import compare_with_pfllib
@@ -39,6 +40,14 @@ def served_of(name):
 
 def mean(of_seeds):
     return np.mean([*of_seeds.values()])
+
+
+def test_compiled_rounds_differ_by_rounding():
+    """Of all methods, and of three with personal layers."""
+    report = json.loads((RESULTS / "benchmark.json").read_text(encoding="utf-8"))
+    found = {name: max(of.values()) for name, of in report.items() if name[:12] == "differences/"}
+    assert {*algorithms.REGISTRY} == {name[12:].strip("*") for name in found}
+    assert len(found) == 40 and max(found.values()) < 4e-5
 
 
 def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best():
