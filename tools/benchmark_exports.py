@@ -34,7 +34,7 @@ _FORMS = {
 
 
 def exports(repeats):
-    """Measures sizes, accuracies and times. docs/serving.md shows them."""
+    """Measures sizes, accuracies and times. docs/personal_cost.md shows them."""
     yield {"of_one_client": list(_of_one_client(repeats)), **_of_many(repeats)}
 
 
