@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.comparison import assert_near
 from tests.conftest import build_method, make_clients, of_tasks
-from tests.methods import each_of
+from tests.methods import each_of, thorough
 from tests.oracles import network
 from tests.simulation.test_sequences import body, clients_of, padded_pairs
 from tf_pflego.models.personalization import learning_on
@@ -141,20 +141,109 @@ def test_a_closed_form_solves_the_normal_equations(tiny_model, tiny_clients):
     penalty = 0.1
     algorithm = build_method("pflego", tiny_model, head_solver="exact", head_penalty=penalty)
     with simulation_of(algorithm, tiny_clients) as simulation:
-        done = simulation.personalize()
-        assert not done.steps.any()
-        assert not done.at_limit.any()
-        for client in range(3):
+        mean = np.zeros((2, 6))
+        for strength in (0.0, 3.0):
+            done = simulation.personalize(toward_mean=strength)
+            assert not done.steps.any()
+            assert not done.at_limit.any()
+            heads = []
+            for client in range(3):
+                weights = simulation.served_weights(client)
+                x, y = network.of_client(tiny_clients.train, client)
+                theta = [np.asarray(leaf, np.float64) for leaf in weights.theta]
+                phi = network.forward(theta, np.zeros((2, 6)), x)[1]
+                inputs = np.column_stack([phi, np.ones(len(phi))])
+                targets = (y - network.MEAN) / network.DEVIATION
+                ridge = penalty * np.diag([1.0] * 5 + [0.0]) + strength / len(x) * np.eye(6)
+                gram = inputs.T @ inputs / len(x) + ridge
+                right = (inputs.T @ targets + strength * mean.T) / len(x)
+                heads.append(np.linalg.solve(gram, right).T)
+                np.testing.assert_allclose(weights.head, heads[-1], rtol=1e-4, atol=1e-5)
+            mean = np.mean(heads, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("pflego", {}),
+        thorough("pflego", {"head_solver": "newton", "head_penalty": 0.1}),
+        thorough("pflego_shared_head", {}),
+    ],
+)
+def test_heads_go_toward_their_mean(name, settings, masked_model, masked_clients):
+    """Each row toward its mean over the clients with its class; the gradient is then zero."""
+    strength, algorithm = 2.0, build_method(name, masked_model, **settings)
+    classes = [*masked_clients.classes]
+    how = {"steps": 3000, "tolerance": 1e-4}
+    with simulation_of(algorithm, masked_clients) as simulation:
+        states = simulation.client_states(range(3))
+        simulation.personalize(**how)
+        heads = [np.asarray(simulation.served_weights(k).head, np.float64) for k in range(3)]
+        total, count = np.zeros((4, 6)), np.zeros((4, 1))
+        for head, rows in zip(heads, classes, strict=True):
+            total[rows] += head[rows]
+            count[rows] += 1
+        mean = total / np.maximum(count, 1)
+    with simulation_of(algorithm, masked_clients) as simulation:
+        assert_near(simulation.client_states(range(3)), states)
+        before = [np.array(simulation.served_weights(k).head) for k in range(3)]
+        done = simulation.personalize(toward_mean=strength, **how)
+        assert done.is_fitted.all() and not done.at_limit.any()
+        for client, rows in enumerate(classes):
             weights = simulation.served_weights(client)
-            x, y = network.of_client(tiny_clients.train, client)
+            x, y = network.of_client(masked_clients.train, client)
             theta = [np.asarray(leaf, np.float64) for leaf in weights.theta]
-            phi = network.forward(theta, np.zeros((2, 6)), x)[1]
-            inputs = np.column_stack([phi, np.ones(len(phi))])
-            targets = (y - network.MEAN) / network.DEVIATION
-            ridge = penalty * np.diag([1.0] * 5 + [0.0])
-            gram = inputs.T @ inputs / len(x) + ridge
-            expected = np.linalg.solve(gram, inputs.T @ targets / len(x)).T
-            np.testing.assert_allclose(weights.head, expected, rtol=1e-4, atol=1e-5)
+            head, pull = np.asarray(weights.head, np.float64), strength / len(x)
+
+            def slope(at, theta=theta, x=x, y=y, rows=rows, pull=pull):
+                slope = network.gradients(theta, at, x, np.searchsorted(rows, y))[1]
+                slope[:, :-1] += settings.get("head_penalty", 0.0) * at[:, :-1]
+                return np.linalg.norm(slope + pull * (at - mean[rows]))
+
+            assert slope(head[rows]) <= 3e-4 * slope(0 * head[rows])
+            others = np.setdiff1d(range(4), rows)
+            np.testing.assert_allclose(head[others], before[client][others], atol=1e-6)
+
+
+def test_an_interrupted_pass_toward_the_mean_goes_on_to_the_same_bits(
+    masked_model, masked_clients, tmp_path
+):
+    """In the first fits, in the second ones and after the last, here and in another process."""
+    algorithm = build_method("pflego", masked_model)
+
+    def heads_after(simulation, stop, place):
+        seen = []
+
+        def on_block(number, count):
+            seen.append((number, count))
+            if len(seen) == stop:
+                raise KeyboardInterrupt
+
+        try:
+            simulation.personalize(30, toward_mean=2.0, directory=place, on_block=on_block)
+            assert seen == [(1, 6), (3, 6), (4, 6), (6, 6)]
+        except KeyboardInterrupt:
+            assert len(seen) == stop
+        return simulation.client_states(range(3)).head
+
+    with simulation_of(algorithm, masked_clients) as simulation:
+        expected = heads_after(simulation, None, None)
+    with simulation_of(algorithm, masked_clients) as simulation:
+        for stop in (1, 3, 4, None, None):
+            found = heads_after(simulation, stop, tmp_path / "here")
+        np.testing.assert_array_equal(found, expected)
+    with simulation_of(algorithm, masked_clients) as simulation:
+        heads_after(simulation, 3, tmp_path / "there")
+    with simulation_of(algorithm, masked_clients) as simulation:
+        np.testing.assert_array_equal(heads_after(simulation, None, tmp_path / "there"), expected)
+
+
+def test_heads_of_own_labels_have_no_mean(tiny_model, tiny_clients):
+    with (
+        simulation_of(build_method("pflego", tiny_model), tiny_clients) as simulation,
+        pytest.raises(ValueError, match=r"`toward_mean` must be 0 .* got 2.0.*='global'"),
+    ):
+        simulation.personalize(toward_mean=2.0)
 
 
 def test_a_fit_stops_when_its_gradient_is_small(tiny_model):

@@ -172,6 +172,7 @@ class HeadRule(ByValue):
     solver: str = "gd"
     adam_rate: float | str = 0.0
     penalty: float = 0.0
+    toward: tuple[tf.Tensor, tf.Tensor] | None = None  # see `HeadObjective.pulled`
 
     def __call__(
         self, head: tf.Tensor, client: Client, steps: tf.Tensor, learning_rate: tf.Tensor
@@ -239,7 +240,8 @@ class HeadRule(ByValue):
         return Fit(heads, steps, at_limit > 0)
 
     def _objective(self, client):
-        return self.model.head_objective(client.examples, client, self.penalty)
+        objective = self.model.head_objective(client.examples, client, self.penalty)
+        return objective.pulled(*self.toward) if self.toward else objective
 
 
 def _one_by_one(function, inputs):

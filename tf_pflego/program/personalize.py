@@ -84,6 +84,13 @@ class Options(RunOptions):
         at_least=0,
         read_with={"clients": (ALL,)},
     )
+    toward_mean: float = setting(
+        0.0,
+        "with --clients=all, weight of half a head's squared distance from the mean of all heads, "
+        "beside the sum of the losses of a client's examples; then all heads are fitted twice",
+        at_least=0,
+        read_with={"clients": (ALL,)},
+    )
     shots: str = setting(
         "1,5,10,all",
         "numbers of examples per class for the clients, each a row",
@@ -169,11 +176,11 @@ def _fit_all(options, interruption):
     """Fits the heads of all clients of a run or a table, and shows what they gain."""
 
     def on_block(number, count):
-        terminal.doing(f"fitting heads: {number:,} of {count:,} clients")
+        terminal.doing(f"fitting heads: {number:,} of {count:,}")
         interruption.check()
 
     limits = {} if options.steps == AUTO else {"steps": options.steps}
-    limits |= {name: getattr(options, name) for name in ("learning_rate", "tolerance")}
+    limits |= {one: getattr(options, one) for one in ("learning_rate", "tolerance", "toward_mean")}
     limits |= {"name": options.model or None, "on_block": on_block}
     with options.opened() as run:
         if not options.table:

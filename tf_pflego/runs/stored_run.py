@@ -267,19 +267,18 @@ class StoredRun:
         steps: int = 1000,
         learning_rate: float | str = "auto",
         tolerance: float = 0.03,
+        toward_mean: float = 0.0,
         name: str | None = None,
         on_block: Callable[[int, int], None] | None = None,
     ) -> Personalized:
         """Fits every client's head to the final body; the run keeps the heads and serves them.
 
-        The newest checkpoint has the new heads, and personalized.csv a row for each client, when
-        the pass has ended. Until then the run stays as it was, and its directory has the blocks of
-        clients that are done. If the pass is interrupted, the next call goes on from there to the
-        same weights. Arguments, results and errors are as in `Simulation.personalize`.
+        When the pass has ended, the newest checkpoint has the new heads, and personalized.csv a row
+        for each client. Until then only the blocks of clients that are done are new. If it is
+        interrupted, the next call goes on to the same weights. See `Simulation.personalize`.
 
         Raises:
-          RunDirectoryError: There is no checkpoint, data, a model or a method must be given, or
-            another process writes to the directory.
+          RunDirectoryError: There is no checkpoint, data, model or method, or the run is in use.
         """
         place, done_with = (self.path / name for name in (PERSONALIZING, _DONE_WITH))
         with lock.taken(self.path, "run", RunDirectoryError), self.simulation() as simulation:
@@ -289,7 +288,8 @@ class StoredRun:
                     "link. Remove it."
                 )
             durable.remove(done_with)
-            done = simulation.personalize(steps, learning_rate, tolerance, name, place, on_block)
+            how = steps, learning_rate, tolerance, toward_mean
+            done = simulation.personalize(*how, name, place, on_block)
             checkpoints = Checkpoints(self.path / "checkpoints")
             content: Any = checkpoints.newest()
             about = {name: content[name] for name in ("configuration", "metrics")}

@@ -55,6 +55,7 @@ class Block(NamedTuple):
     steps: Any
     at_limit: Any
     is_fitted: Any
+    first: Any = ()  # the sum [K, M + 1] float64 of heads after a plain fit, and how many [K, 1]
 
 
 def personalize(
@@ -62,6 +63,7 @@ def personalize(
     steps: int = 1000,
     learning_rate: float | str = AUTO,
     tolerance: float = 0.03,
+    toward_mean: float = 0.0,
     name: str | None = None,
     directory: str | os.PathLike | None = None,
     on_block: Callable[[int, int], None] | None = None,
@@ -79,18 +81,21 @@ def personalize(
       learning_rate: The rate of the steps, or "auto".
       tolerance: A gradient is small if its norm is at most this multiple of the norm at a head of
         zeros.
+      toward_mean: The weight of half a head's squared distance from the mean of all heads, beside
+        the sum of the losses of a client's examples. Above 0, all heads are fitted twice, first
+        without it, for the mean. Its rows are each over the clients that have the class.
       name: The name of a served model, None for the first.
       directory: A directory for the blocks of clients that are done, where they stay. If this call
         is interrupted, the next call continues from them to the same weights. Without it, only the
         clients of blocks that are done have their new heads then.
-      on_block: Called with the numbers of clients that are done, and of all.
+      on_block: Called with the numbers of fits that are done, and of all.
 
     Returns:
       The tests of all clients before and after, and how each fit ended.
 
     Raises:
       ValueError: The method does not train heads over a fixed body that clients keep, the clients'
-        data are elsewhere, or an argument is out of its range.
+        data are elsewhere, local labels have no mean, or an argument is out of its range.
       OSError: A block cannot be written. The blocks before are as they were.
     """
     one_pass = _Pass(
@@ -101,22 +106,26 @@ def personalize(
         if values.is_word(learning_rate, AUTO)
         else values.number("learning_rate", learning_rate, above=0, words=(AUTO,)),
         values.number("tolerance", tolerance, at_least=0),
+        values.number("toward_mean", toward_mean, at_least=0),
     )
     if on_block is not None:
         values.function("on_block", on_block)
     place = None if directory is None else pathlib.Path(values.path("directory", directory))
-    results = []
-    for ids in one_pass.blocks():
-        results.append(one_pass.block(ids, place))
-        if on_block is not None:
-            on_block(int(ids[-1]) + 1, self.data.num_clients)
+    turns = (one_pass.first, one_pass.block) if toward_mean else (one_pass.block,)
+    count = self.data.num_clients
+    for turn, of_block in enumerate(turns):
+        results: list[Any] = []
+        for ids in one_pass.blocks():
+            results.append(of_block(ids, place))
+            if on_block is not None:
+                on_block(turn * count + int(ids[-1]) + 1, len(turns) * count)
     return one_pass.personalized(results)
 
 
 class _Pass:
     """A pass over the clients of a simulation."""
 
-    def __init__(self, simulation, name, steps, rate, tolerance):
+    def __init__(self, simulation, name, steps, rate, tolerance, strength):
         algorithm = simulation.algorithm
         refuse_without_own_head(algorithm, name)
         if simulation.data.is_elsewhere:
@@ -124,14 +133,20 @@ class _Pass:
                 "clients must be in this process to learn on in one pass; theirs are on other "
                 "machines. Let each learn on where it is, from an exported model."
             )
+        if strength and simulation.data.label_space == "local":
+            raise ValueError(
+                "`toward_mean` must be 0 where labels are a client's own, since a row is another "
+                f"class there; got {strength}. Leave it out, or train with `label_space='global'`."
+            )
         self._simulation, self._served = simulation, algorithm.served[name]
         self._task, self._model = algorithm.model.task, split_model(algorithm)
         self._splits = simulation.data.splits
         self._limits = np.int32(steps), np.float32(rate), np.float32(tolerance)
         traces = traces_of(algorithm, simulation.server_state, *self._splits)
         self._statistics = statistics_of(self._task, tuple(self._splits), train=True)
-        self._fit = traces.get(("personalize", name), self._traced)
-        settings = repr((name, steps, rate, tolerance, simulation._identity)).encode()
+        self._fits = [traces.get(("personalize", name, turn), self._traced) for turn in range(2)]
+        self._strength, self._firsts = np.float32(strength), {}
+        settings = repr((name, steps, rate, tolerance, strength, simulation._identity)).encode()
         self._checksum = _checksum(simulation.server_state, zlib.crc32(settings))
 
     def blocks(self) -> Iterator[np.ndarray]:
@@ -144,18 +159,35 @@ class _Pass:
         number = np.cumsum(np.maximum(sizes / _BYTES_AT_ONCE, 1 / _CLIENTS_AT_ONCE)).astype(int)
         yield from np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(number)) + 1)
 
+    def first(self, ids: np.ndarray, directory: pathlib.Path | None) -> None:
+        """Adds up the heads of a block after a plain fit, which the clients do not keep."""
+        states, _, block = self._read(ids, directory)
+        if block is not None:  # The states may be those after the pass.
+            self._firsts[ids[0]] = block.first
+            return
+        heads = self._fitted(ids, states, ())[1]
+        has = self._simulation.data.head_classes(ids, self._model.num_classes)[..., None] >= 0
+        total = np.sum(heads, axis=0, where=has, dtype=np.float64)
+        self._firsts[ids[0]] = total, has.sum(axis=0)
+
+    @functools.cached_property
+    def _toward(self):
+        """The mean head [K, M + 1] and the strength, once all heads are added up, or nothing."""
+        if not self._firsts:
+            return ()
+        total, count = (sum(leaves) for leaves in zip(*self._firsts.values(), strict=True))
+        return np.float32(total / np.maximum(count, 1)), self._strength
+
     def block(self, ids: np.ndarray, directory: pathlib.Path | None) -> Block:
         """Keeps the new states of a block, which are read from a directory if they are there."""
-        engine = self._simulation._engine
-        states = engine.read_states(ids, self._simulation.server_state)
-        path = directory and directory / f"block-{ids[0]}.npz"
-        block = None if path is None else self._stored(path, states)
+        states, path, block = self._read(ids, directory)
         if block is None:
-            block = self._fitted(ids, states)
+            block, _ = self._fitted(ids, states, self._toward)
+            block = block._replace(first=self._firsts.get(ids[0], ()))
             if path is not None:
                 self._store(path, states, block)
-        engine.write_states(ids, block.states)
-        return block._replace(states=())
+        self._simulation._engine.write_states(ids, block.states)
+        return block._replace(states=(), first=())
 
     def personalized(self, blocks: list[Block]) -> Personalized:
         """Returns the results of all blocks."""
@@ -169,8 +201,8 @@ class _Pass:
         ended = joined.steps, joined.at_limit, joined.is_fitted
         return Personalized(evaluation(0), evaluation(1), *ended)
 
-    def _fitted(self, ids, states):
-        """Returns the new states of the clients of a block, which has their old ones."""
+    def _fitted(self, ids, states, toward):
+        """Returns the block of clients with these old states, and their new heads [c, K, M + 1]."""
         splits = {}
         for name, split in self._splits.items():
             some = split.of_clients(slice(ids[0], ids[-1] + 1))
@@ -185,7 +217,8 @@ class _Pass:
                 part = split.of_clients(some)
                 owner = np.repeat(np.arange(len(some), dtype=np.int32), part.sizes)
                 rows[name] = part.examples, part.labels, owner
-            return self._fit(self._simulation.server_state, *of_some, rows, self._limits)
+            fit = self._fits[bool(toward)]
+            return fit(self._simulation.server_state, *of_some, rows, self._limits, toward)
 
         places = [*self._groups(splits["train"].sizes)]
         with futures.ThreadPoolExecutor(clients_at_once()) as threads:
@@ -218,13 +251,14 @@ class _Pass:
                 features[name] = model.features(theta, one._replace(seed=None))
             return heads, features
 
-        def learn(heads, features, labels, classes, limits):
+        def learn(heads, features, labels, classes, limits, toward):
             count = tf.shape(classes)[0]
             train = [tf.reshape(leaf, [count, -1, *leaf.shape[1:]]) for leaf in (features, labels)]
             number = tf.repeat(tf.shape(train[1])[1], count)
             weight, seed = tf.ones([count]), tf.zeros([count, 2], tf.int32)
             clients = Client(train[0], train[1], number, classes, weight, seed)
-            return served.personalize.fit(heads, clients, *limits)
+            rule = dataclasses.replace(served.personalize, toward=toward)
+            return rule.fit(heads, clients, *limits)
 
         def end(server_state, states, classes, rows, heads, features, fitted):
             def tested(heads):
@@ -252,26 +286,32 @@ class _Pass:
                 lambda old, new: tf.stack([old, tf.where(serves[:, None], new, old)], axis=1),
                 *(before, after),
             )
-            return Block(states, sums, fitted.steps, fitted.at_limit, serves)
+            return Block(states, sums, fitted.steps, fitted.at_limit, serves), head
 
         begin, learn, end = (
             Traced(one, any_number=numbers)
             for one, numbers in ((begin, (1, 2, 3)), (learn, range(4)), (end, range(1, 7)))
         )
 
-        def fit(server_state, states, classes, rows, limits):
+        def fit(server_state, states, classes, rows, *how):
             heads, features = begin(server_state, states, classes, rows)
-            fitted = learn(heads, features["train"], rows["train"][1], classes, limits)
+            fitted = learn(heads, features["train"], rows["train"][1], classes, *how)
             return end(server_state, states, classes, rows, heads, features, fitted)
 
         return fit
+
+    def _read(self, ids, directory):
+        """Returns the states of a block, the path of its file if any, and the block in there."""
+        states = self._simulation._engine.read_states(ids, self._simulation.server_state)
+        path = directory and directory / f"block-{ids[0]}.npz"
+        return states, path, None if path is None else self._stored(path, states)
 
     def _stored(self, path, states):
         """Returns the block in a file, or None if it is not of these states and this pass."""
         try:
             arrays = limited_files.arrays(path, math.inf)
             sums = {split: dict.fromkeys(named) for split, named in self._statistics.items()}
-            outline = Block(states, sums, 0, 0, 0)
+            outline = Block(states, sums, 0, 0, 0, (0, 0) if self._strength else ())
             leaves = [arrays[str(k)] for k in range(len(tf.nest.flatten(outline)))]
             block = tf.nest.pack_sequence_as(outline, leaves)
             of_pass, start = arrays["of"].tolist()

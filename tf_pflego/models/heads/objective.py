@@ -3,8 +3,8 @@
 With X = (features, 1), [n, M + 1], logits Z = W X^T, [K, n], and errors E = slope(Z, Y) / n, the
 slope of the task's loss, which of a canonical link is mean(Z) - Y (see `core.tasks`):
 
-    l(W) = mean_j loss(Z_j, Y_j) + (penalty/2) |W[:, :M]|^2
-    dl/dW = E X + penalty (W[:, :M], 0),   dl/dfeatures = E^T W[:, :M]
+    l(W) = mean_j loss(Z_j, Y_j) + (penalty/2) |W[:, :M]|^2 + (strength/2n) |W - mean|^2
+    dl/dW = E X + penalty (W[:, :M], 0) + (strength/n) (W - mean),   dl/dfeatures = E^T W[:, :M]
 
 The outputs come first in Z and E, so that the thin side of every product comes first, and X has
 additional columns of 0, which make it as wide as whole cache lines. With so few rows, both make the
@@ -66,7 +66,7 @@ class HeadObjective:
         self.targets = self.task.targets(labels, rows)
         self.example_weight = 1.0 / tf.cast(count, tf.float32)
         self._present = None if classes is None else (classes >= 0)[:, None]
-        self._penalty = penalty
+        self._penalty, self._toward = penalty, None
 
     @property
     def is_constant(self) -> bool:
@@ -76,7 +76,13 @@ class HeadObjective:
     @property
     def is_of_two_classes(self) -> bool:
         """Whether the loss depends only on the difference of the two rows of a head."""
-        return self.rows == 2 and self.task.is_softmax and not self._penalty
+        has_penalty = self._penalty or self._toward is not None
+        return self.rows == 2 and self.task.is_softmax and not has_penalty
+
+    def pulled(self, mean: tf.Tensor, strength: tf.Tensor) -> HeadObjective:
+        """Adds (strength/2n) |W - mean|^2 to the loss, for a mean head [K, M + 1]; returns self."""
+        self._toward, self._pull = mean, self.example_weight * strength
+        return self
 
     def errors(self, head: tf.Tensor) -> tf.Tensor:
         """Returns E [K, n], the gradient of the loss in the logits, at a head [K, M + 1]."""
@@ -128,7 +134,8 @@ class HeadObjective:
         # The mean of X is close to the eigenvector if no feature is negative.
         mean = tf.reduce_mean(self.inputs, axis=0)[:, None]
         largest = self.task.outputs_first.bound * _largest_eigenvalue(gram, mean)
-        return largest + self._penalty if self._penalty else largest
+        largest = largest + self._penalty if self._penalty else largest
+        return largest if self._toward is None else largest + self._pull
 
     def curvature(self, head: tf.Tensor) -> tf.Tensor:
         """Returns [] the largest eigenvalue of the Hessian of l at a head [K, M + 1].
@@ -150,8 +157,12 @@ class HeadObjective:
         gram = weight * tf.linalg.matmul(inputs, inputs, transpose_a=True)
         least = _LEAST_RIDGE * tf.linalg.trace(gram)
         ridge = tf.fill([self._width], least) + self._penalty * _all_but_the_last(self._width)
-        factor = tf.linalg.cholesky(gram + tf.linalg.diag(ridge))
         right = weight * tf.linalg.matmul(inputs, targets, transpose_a=True, transpose_b=True)
+        if self._toward is not None:
+            pull = tf.cast(self._pull, tf.float64)
+            ridge += pull
+            right += pull * tf.cast(tf.transpose(self._toward), tf.float64)
+        factor = tf.linalg.cholesky(gram + tf.linalg.diag(ridge))
         return tf.cast(tf.transpose(tf.linalg.cholesky_solve(factor, right)), tf.float32)
 
     # The methods below are for inner loops, which work on heads as wide as X.
@@ -194,7 +205,13 @@ class HeadObjective:
     def gradient_at(self, wide: tf.Tensor) -> tf.Tensor:
         """Returns dl/dW [K, M'] at a head [K, M']."""
         gradient = self.wide_gradient(self.errors_at(wide))
+        if self._toward is not None:
+            gradient += self._pull * self._from_mean(wide)
         return gradient + self._penalty * self._without_bias(wide) if self._penalty else gradient
+
+    def _from_mean(self, wide):
+        """Returns W - mean [K, M'], with 0 in the rows of absent classes."""
+        return self.where_present(wide - self.pad(self._toward), 0.0)
 
     def _without_bias(self, head):
         """Returns a head [K, M + 1] or [K, M'] with biases of 0."""
@@ -205,6 +222,8 @@ class HeadObjective:
         loss = self.loss_of(self.logits_at(wide))
         if self._penalty:
             loss += self._penalty / 2 * tf.reduce_sum(tf.square(self._without_bias(wide)))
+        if self._toward is not None:
+            loss += self._pull / 2 * tf.reduce_sum(tf.square(self._from_mean(wide)))
         return loss
 
     def loss_of(self, logits: tf.Tensor) -> tf.Tensor:
@@ -237,6 +256,8 @@ class HeadObjective:
         def product(direction):
             bent = along(tf.linalg.matmul(direction, self.inputs, transpose_b=True))
             curved = self.wide_gradient(self.example_weight * bent)
+            if self._toward is not None:
+                curved += self._pull * self.where_present(direction, 0.0)
             return (
                 curved + self._penalty * self._without_bias(direction) if self._penalty else curved
             )
