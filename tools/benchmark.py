@@ -27,7 +27,14 @@ import tensorflow as tf
 from benchmark_cases import RAY_SHARDS
 from benchmark_exports import exports
 from benchmark_shards import shards
-from benchmark_small import compiled, differences, everybody, everybody_million, small
+from benchmark_small import (
+    compiled,
+    differences,
+    everybody,
+    everybody_million,
+    small,
+    toward_mean,
+)
 from benchmark_tff import methods, process
 
 from tf_pflego import engines
@@ -40,13 +47,14 @@ PARTS = {
         *(cases.fashion_mnist, cases.omniglot, cases.cifar10_pflego, cases.cifar10),
         *(cases.synthetic, small, compiled, cases.shared_head, cases.million, methods, process),
         *(cases.ray, cases.frozen, everybody, everybody_million, exports, shards, differences),
+        toward_mean,
     )
 }
 # `million` takes gigabytes of temporary files, `methods` and `differences` train all methods, a
-# round of `frozen` on images takes most of a minute, `everybody` needs data, and `exports` and
-# `shards` have files of their own.
+# round of `frozen` on images takes most of a minute, `everybody` and `toward_mean` need data, and
+# `exports` and `shards` have files of their own.
 _ON_REQUEST = ("million", "methods", "frozen", "everybody", "everybody_million", "exports")
-_ON_REQUEST += ("shards", "differences")
+_ON_REQUEST += ("shards", "differences", "toward_mean")
 BY_DEFAULT = [name for name in PARTS if name not in _ON_REQUEST]
 
 

@@ -183,6 +183,31 @@ def everybody_million(repeats, number=10**6):
         }
 
 
+def toward_mean(_):
+    """Tests 500 clients with heads toward the mean of all heads, by strength.
+
+    Each has 20 training and 20 test images of all ten digits.
+    """
+    digits, rng = data.load("digits"), np.random.default_rng(0)
+    of_clients = []
+    for split in (digits.train, digits.test):
+        rows = [rng.permutation(len(split.labels))[:20] for _ in range(500)]
+        of_clients.append([(split.examples[some], split.labels[some]) for some in rows])
+    clients = data.from_arrays(*of_clients, num_classes=10, label_space="global")
+    body = models.mlp(clients.example_shape, 0, units=32)
+    with (
+        simulation_of(clients, body, "pflego", "in_process", 20) as run,
+        tempfile.TemporaryDirectory() as place,
+    ):
+        for _ in range(100):
+            run.run_round()
+        run.save(place)
+        for strength in (0, 1, 10, 100, 1000):
+            run.restore(place)
+            tested = run.personalize(toward_mean=strength).after.first.of_all()
+            yield {f"toward_mean/accuracy/{strength}": round(float(tested), 4)}
+
+
 @contextlib.contextmanager
 def _trained_on_digits(number):
     """Yields a run after 20 rounds with clients of two digits each."""
