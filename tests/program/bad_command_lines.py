@@ -100,12 +100,6 @@ ROWS = [
     (["--flagfile={tmp}/open"], "(in line 2 a quote is not closed, or nothing follows", "the file"),
     (["--flagfile={tmp}/unknown"], "got --nonsense", "Correct it or leave"),
     (["--flagfile={tmp}/lost"], "got '{tmp}/none' ([Errno 2] No such file", "Correct the path"),
-    # Two values of a flag.
-    (["--seed=3", "--seed", "5"], "got --seed=3 and then --seed=5", "Leave out one of them"),
-    (["--resume", "--noresume"], "got --resume=true and then --resume=false", "Leave out one"),
-    (["sweep", "--where=a=1", "--where=b=2"], "got --where=a=1 and then --where=b=2", "Leave out"),
-    (["list", "--flagfile={tmp}/twice"], "got --quiet=true and then --quiet=false", "Leave out"),
-    (["--quiet", "--flagfile={tmp}/twice"], "got --quiet=true and then --quiet=false", "Leave out"),
     # Places.
     (["--output_dir=~nosuchuser/x"], "--output_dir must be a path whose user is known", "Write"),
     (["--output_dir=gs://bucket/x"], "must be a path of this machine; got 'gs://", "Copy the"),

@@ -127,18 +127,20 @@ def test_a_default_says_nothing(files, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "warning"),
     [
-        ["--flagfile={tmp}/outer", "--num_rounds=0"],
-        ["--num_rounds=1", "--flagfile={tmp}/three", "--num_rounds=0"],
-        ["--flagfile={tmp}/three", "--flagfile={tmp}/no_rounds"],
-        ["--num_rounds=0", "--num_rounds", "0", "--quiet", "--quiet"],
+        (["--flagfile={tmp}/outer", "--num_rounds=0"], ""),
+        (["--flagfile={tmp}/three", "--flagfile={tmp}/no_rounds"], ""),
+        (["--num_rounds=0", "--num_rounds", "0", "--quiet", "--quiet"], ""),
+        (["--num_rounds=3", "--num_rounds", "0"], "--num_rounds=0 replaces --num_rounds=3"),
+        (["--num_rounds=3", "--flagfile={tmp}/no_rounds"], "--num_rounds=0 replaces --num_rounds"),
+        (["--num_rounds=0", "--resume", "--noresume"], "--resume=false replaces --resume=true"),
+        (["--num_rounds=0", "--flagfile={tmp}/twice"], "--quiet=false replaces --quiet=true"),
     ],
 )
-def test_a_flag_replaces_values_of_flag_files_before_it(arguments, files, capsys):
-    is_replaced = arguments[0] == "--num_rounds=1"
-    said = ("got --num_rounds=1 and then --num_rounds=3",) if is_replaced else ("got 0",)
-    assert_refused(arguments, said, files, capsys)
+def test_the_last_value_of_a_flag_counts(arguments, warning, files, capsys):
+    """With a warning, unless the first is from a flag file before it."""
+    assert_refused(arguments, (warning, "got 0"), files, capsys, lines=1 + bool(warning))
 
 
 FAULTS = [

@@ -13,7 +13,7 @@ import tf_pflego as pfl
 from tests.docs import pages
 from tests.engines.agreement import ENGINES
 from tests.methods import thorough
-from tests.starts import ROOT, assert_refused, done, in_this_process
+from tests.starts import ROOT, assert_refused, done, in_this_process, replaced
 from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods
 from tf_pflego.core import nests, settings
@@ -221,7 +221,8 @@ def test_a_fault_of_tracing_is_one_line(line, expected, engine, digits_dir, tmp_
     before, loss, after = path.read_text("utf-8").partition("        def loss(")
     path.write_text(f"{before}        {line}\n{loss}{after}", encoding="utf-8")
     flags = [f"--algorithm={name}", *RUN, f"--engine={engine}", f"--data_dir={digits_dir}"]
-    refused = in_this_process([*flags, "--num_rounds=1"], capsys)
+    flags = replaced(*flags, "--num_rounds=1")
+    refused = in_this_process(flags, capsys)
     number = before.count("\n") + 1
     assert_refused(refused, f"got, in mean_regularized.py, line {number}, ", expected)
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from absl import flags
 
-from tf_pflego.system import limited_files, texts
+from tf_pflego.system import limited_files, log, texts
 
 _MOST_BYTES, _MOST_FILES = 2**20, 100  # of a flag file, and all of them, as often as each is named
 # Between the words of a flag file, and a word.
@@ -35,7 +35,7 @@ def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0
         raise
     except (flags.Error, ValueError) as error:
         raise CommandLineError(_explained(error, flag_values)) from error
-    _refuse_replaced(words, flag_values)
+    _warn_of_replaced(words, flag_values)
     if len(places) > most:
         expected = (
             f"at most {texts.counted(most, 'argument')} besides flags" if most else "flags only"
@@ -82,8 +82,8 @@ def _expanded(arguments, within, read):
         yield from _expanded(words, (*within, real), read)
 
 
-def _refuse_replaced(words, flag_values):
-    """Raises CommandLineError if a value replaces one that is not from a flag file before it."""
+def _warn_of_replaced(words, flag_values):
+    """Logs each value that replaces one that is not from a flag file before it."""
     given: dict[str, tuple] = {}
     left = iter(words)
     for word, within in left:
@@ -100,10 +100,7 @@ def _refuse_replaced(words, flag_values):
             value, _ = next(left)
         former, place = given.get(name, (value, within))
         if former != value and within[: len(place)] == place:
-            raise CommandLineError(
-                f"a flag may only replace the value of a flag file before it; got --{name}="
-                f"{former:.60} and then --{name}={value:.60}. Leave out one of them."
-            )
+            log.warning(f"--{name}={value:.60} replaces --{name}={former:.60}, which is before it")
         given[name] = value, within
 
 
