@@ -246,6 +246,18 @@ def test_heads_of_own_labels_have_no_mean(tiny_model, tiny_clients):
         simulation.personalize(toward_mean=2.0)
 
 
+def test_a_private_run_has_no_mean_of_heads(masked_model, masked_clients):
+    """It would show a client the others' heads without noise."""
+    everyone = pfl.Participation(masked_clients.num_clients, masked_clients.num_clients)
+    claim = {"epsilon": 8.0, "num_rounds": 2, "clip_norm": 1.0}
+    algorithm = pfl.private(build_method("pflego", masked_model), everyone, **claim)
+    with (
+        pfl.Simulation(algorithm, masked_clients, everyone, "in_process") as simulation,
+        pytest.raises(ValueError, match=r"`toward_mean` must be 0 for a private .* got 2.0"),
+    ):
+        simulation.personalize(toward_mean=2.0)
+
+
 def test_a_fit_stops_when_its_gradient_is_small(tiny_model):
     algorithm = build_method("pflego", tiny_model, head_penalty=0.1)
     clients = make_clients(*SIZES, [2, 3, 2, 2, 2, 3, 2])

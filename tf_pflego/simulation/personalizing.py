@@ -95,7 +95,8 @@ def personalize(
 
     Raises:
       ValueError: The method does not train heads over a fixed body that clients keep, the clients'
-        data are elsewhere, local labels have no mean, or an argument is out of its range.
+        data are elsewhere, local labels or private heads have no mean, or an argument is out of its
+        range.
       OSError: A block cannot be written. The blocks before are as they were.
     """
     one_pass = _Pass(
@@ -137,6 +138,11 @@ class _Pass:
             raise ValueError(
                 "`toward_mean` must be 0 where labels are a client's own, since a row is another "
                 f"class there; got {strength}. Leave it out, or train with `label_space='global'`."
+            )
+        if strength and algorithm.release.claim is not None:
+            raise ValueError(
+                "`toward_mean` must be 0 for a private method, since each head would contain the "
+                f"mean of others' heads without noise; got {strength}. Leave it out."
             )
         self._simulation, self._served = simulation, algorithm.served[name]
         self._task, self._model = algorithm.model.task, split_model(algorithm)
