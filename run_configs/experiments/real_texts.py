@@ -12,7 +12,8 @@ addresses or more; the last fifth of these is the test, at least one. A presiden
 sentences and is tested on 24, evenly spaced. Texts end after 16 and 32 tokens. The seed decides
 none of this. Each distinct text passes the frozen part once: an example is a row of its outcomes.
 A layer of 32 on MiniLM's vector is trained. *_lora also train shared adapters of rank 8 in the last
-block, *_own_lora adapters of each client, with the settings that were chosen without adapters.
+block, *_own_lora adapters of each client, with the settings that were chosen without adapters. Only
+PFLEGO's penalty and steps with own adapters were not chosen.
 """
 
 import csv

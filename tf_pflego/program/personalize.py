@@ -25,6 +25,7 @@ from tf_pflego.system.signals import Interruption
 
 FLAGS_OF_ARGUMENTS = {"name": "model"}
 _OF_NEW_CLIENTS: dict[str, Any] = {"clients": ("new",)}
+_OF_ALL_CLIENTS: dict[str, Any] = {"clients": (ALL,)}
 ARRAYS = ("train_examples", "train_labels", "test_examples", "test_labels")  # of a file
 
 USAGE = "--run=DIR --clients=all|--data=FILE.npz,...|--table=FILE [--NAME=VALUE ...]"
@@ -82,14 +83,14 @@ class Options(RunOptions):
         "largest gradient at the end of a fit with --clients=all, as a multiple of the norm at a "
         "head of zeros",
         at_least=0,
-        read_with={"clients": (ALL,)},
+        read_with=_OF_ALL_CLIENTS,
     )
     toward_mean: float = setting(
         0.0,
         "with --clients=all, weight of half a head's squared distance from the mean of all heads, "
         "beside the sum of the losses of a client's examples; then all heads are fitted twice",
         at_least=0,
-        read_with={"clients": (ALL,)},
+        read_with=_OF_ALL_CLIENTS,
     )
     shots: str = setting(
         "1,5,10,all",
