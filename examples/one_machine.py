@@ -177,7 +177,7 @@ def _write_examples(clients):
     digits = pfl.load_dataset("digits")
     labels = digits.train.labels, digits.test.labels
     partition = pfl.round_robin(*labels, len(clients), _CLASSES, digits.num_classes, seed=0)
-    dealt = pfl.federate(digits, partition, "global")
+    dealt = pfl.assign_clients(digits, partition, "global")
     for number, client in enumerate(clients):
         arrays = {}
         for name, split in (("train", dealt.train), ("test", dealt.test)):

@@ -22,7 +22,7 @@ BUGS = (
      "below is not None and value > below"),
     ("core/seeds", "np.asarray(client_ids)]", "np.arange(len(client_ids))]"),
     ("core/participation", 'f"participation/{cohort}", round_number', 'f"participation/{cohort}"'),
-    ("core/participation", "mean * (1.0 - self.dropout_rate)", "mean"),
+    ("core/participation", "mean * (1.0 - self.client_dropout)", "mean"),
     ("models/heads/corrected", "tf.maximum(known, 1.0) ** growth", "known**growth"),
     ("models/blocks", "first, last = k * size, tf.minimum((k + 1)",
      "first, last = k, tf.minimum((k + 1)"),

@@ -72,7 +72,7 @@ def counting(sums):
 
 
 def private(**changed):
-    return pfl.private(pflego(), pfl.Participation(3, 2), clip_norm=1.0, num_rounds=2, **changed)
+    return pfl.with_dp(pflego(), pfl.Participation(3, 2), clip_norm=1.0, num_rounds=2, **changed)
 
 
 pflego = functools.cache(built(local_steps=2))
@@ -86,7 +86,7 @@ def simulation_of(**changed):
 # Numbers out of their range, which one function refuses for all names.
 NUMBERS = [
     (pfl.RayOptions, "cpus_per_shard", -1, "at least 0"), (body, "units", 0, "at least 1"),
-    (pfl.RayOptions, "deadline_seconds", 0, "above 0"), (body, "seed", -3, "at least 0"),
+    (pfl.RayOptions, "node_timeout", 0, "above 0"), (body, "seed", -3, "at least 0"),
     (model, "num_outputs", 0, "at least 1"), (model, "seed", 2**64, f"at most {2**63 - 1}"),
     (arrays, "num_classes", 0, "at least 1"), (round_robin, "num_classes", 0, "at least 1"),
     (round_robin, "seed", -1, "at least 0"), (dirichlet, "seed", 2**70, f"at most {2**63 - 1}"),
@@ -103,7 +103,8 @@ ROWS = [
     (configured(num_rounds=float("inf")), "`num_rounds` must be a finite number; got inf"),
     (configured(num_rounds=2.5), "`num_rounds` must be a whole number; got 2.5"),
     (configured(num_rounds=10**5000), "`num_rounds` must be at most .*; got an integer of 16610 b"),
-    (configured(dropout_rate=10**5000), "`dropout_rate` must be .*; got an integer of 16610 bits"),
+    (configured(client_dropout=10**5000),
+     "`client_dropout` must be .*; got an integer of 16610 bits"),
     (configured(num_rounds=np.array([3, 4])), "`num_rounds` must be a finite number; got array"),
     (configured(download=1), "`download` must be True or False; got 1. Correct `download`"),
     (configured(algorithm=3), "`algorithm` must be one of pflego, .*; got 3. Correct"),
@@ -140,13 +141,14 @@ ROWS = [
     (lambda: pfl.NewClients(3, arrays()), TypeError, "`simulation` must be of the class Simulat"),
     (lambda: pfl.export_bundle(3, [0], "x"), TypeError, "`simulation` must be of the class"),
     (lambda: ClientData(3, 3, [2]), TypeError, "`train` must be of the class ClientSplit; got int"),
-    (lambda: pfl.federate(3, 3), TypeError, "`dataset` must be of the class Dataset; got int"),
-    (lambda: pfl.federate(dataset(), round_robin(), "x"), "`label_space` must be one of local, gl"),
+    (lambda: pfl.assign_clients(3, 3), TypeError,
+     "`dataset` must be of the class Dataset; got int"),
+    (lambda: pfl.assign_clients(dataset(), round_robin(), "x"),
+     "`label_space` must be one of local, gl"),
     (lambda: data.load("digits", None, "x"), "`download` must be True or False; got 'x'. Correct"),
     # Runs.
     (lambda: pfl.run({}), TypeError, "`run_config` must be of the class RunConfig; got dict. Make"),
     (lambda: pfl.run(pfl.RunConfig(), 3), TypeError, "`on_round` must be a function; got 3. Leave"),
-    (lambda: pfl.run(pfl.RunConfig(), between_steps=3), TypeError, "`between_steps` must be a f"),
     (lambda: pfl.run(pfl.RunConfig(), step=3), TypeError,
      "`step` must be a hyper-parameter of pfl"),
     (lambda: pfl.build_simulation(pfl.RunConfig(), 3), TypeError, "`clients` must be of the class"),

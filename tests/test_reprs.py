@@ -9,7 +9,7 @@ def test_each_object_says_what_it_is(run_of, digits_dir):
     output = run_of("pflego")
     digits = pfl.load_dataset("digits", digits_dir)
     partition = pfl.round_robin(digits.train.labels, digits.test.labels, 20, 2, 10, seed=0)
-    clients = pfl.federate(digits, partition)
+    clients = pfl.assign_clients(digits, partition)
     model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), num_outputs=2)
     ditto = pfl.build_algorithm("ditto", model)
     pflego = pfl.build_algorithm("pflego", model)

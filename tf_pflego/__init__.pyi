@@ -1,10 +1,10 @@
 """The public names and where each is from, as `__init__.py` and type checkers read them."""
 
-from tf_pflego.aggregation.attacks import attacked
-from tf_pflego.aggregation.compression import compressed
-from tf_pflego.aggregation.private import private
-from tf_pflego.aggregation.robust import robust
-from tf_pflego.aggregation.secure import secure
+from tf_pflego.aggregation.attacks import with_attackers
+from tf_pflego.aggregation.compression import with_compression
+from tf_pflego.aggregation.private import with_dp
+from tf_pflego.aggregation.robust import with_robust_aggregation
+from tf_pflego.aggregation.secure import with_secure_aggregation
 from tf_pflego.algorithms import build as build_algorithm
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.statistics import Statistic
@@ -14,9 +14,9 @@ from tf_pflego.data import (
     Dataset,
     Examples,
     Partition,
-    federate,
+    assign_clients,
     from_arrays,
-    merged,
+    merge_splits,
     round_robin,
 )
 from tf_pflego.data import load as load_dataset
@@ -66,14 +66,12 @@ __all__ = [
     "Sweep",
     "Task",
     "__version__",
-    "attacked",
+    "assign_clients",
     "build_algorithm",
     "build_simulation",
-    "compressed",
     "dirichlet",
     "export_bundle",
     "export_clients",
-    "federate",
     "from_arrays",
     "from_table",
     "from_tff",
@@ -81,15 +79,17 @@ __all__ = [
     "load_dataset",
     "load_run",
     "load_sweep",
-    "merged",
+    "merge_splits",
     "mlp",
-    "private",
     "regression",
     "report",
-    "robust",
     "round_robin",
     "run",
-    "secure",
     "sweep",
+    "with_attackers",
+    "with_compression",
+    "with_dp",
     "with_frozen_features",
+    "with_robust_aggregation",
+    "with_secure_aggregation",
 ]

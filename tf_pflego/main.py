@@ -79,8 +79,7 @@ def _run(argv, interruption):
             chosen.run(flag_values, interruption, *places)
     except Exception as error:
         code, message = failures.explained(error)
-        renamed = getattr(chosen, "FLAGS_OF_ARGUMENTS", {})
-        for line in command_line.as_flags(message, flag_values, renamed).splitlines():
+        for line in command_line.as_flags(message, flag_values).splitlines():
             terminal.say(f"tf_pflego: {line}")
         return code
     return 0

@@ -61,7 +61,7 @@ BAD = (
 READERS = ("report", "list", "export", "personalize", "load_run")
 SMALL = (
     *("--dataset=digits", "--engine=in_process", "--num_clients=6", "--clients_per_round=2"),
-    *("--num_rounds=3", "--local_steps=2", "--new_clients=1", "--new_client_epochs=1"),
+    *("--num_rounds=3", "--local_steps=2", "--num_new_clients=1", "--new_client_epochs=1"),
 )
 
 

@@ -23,7 +23,7 @@ def right_calls(directory: pathlib.Path) -> list[partial]:
     partition.save(stored_partition)
     clients = pfl.from_arrays(pairs, pairs)
     model = pfl.SplitModel(pfl.mlp((4,), seed=0, units=5), 2)
-    body = model.keras_body(model.initial_weights().theta)
+    body = model.body.clone(model.initial_weights().theta)
     algorithm = pfl.build_algorithm("pflego", model, local_steps=1)
     drawn = partial(pfl.Participation, num_clients=3, clients_per_round=2)
     simulate = partial(pfl.Simulation, algorithm=algorithm, data=clients, engine="in_process")
@@ -57,19 +57,19 @@ def right_calls(directory: pathlib.Path) -> list[partial]:
         partial(clients.class_names_of, client_id=0),
         partial(clients.with_validation, fraction=0.2),
         partial(pfl.from_arrays, train=pairs, test=pairs),
-        partial(pfl.federate, dataset=dataset, partition=partition),
-        partial(pfl.merged, dataset=dataset),
+        partial(pfl.assign_clients, dataset=dataset, partition=partition),
+        partial(pfl.merge_splits, dataset=dataset),
         dealt,
         partial(pfl.dirichlet, labels=labels, num_clients=2, num_classes=4, seed=0, min_examples=4),
         partial(pfl.load_dataset, name="digits", data_dir=directory / "data"),
         partial(pfl.mlp, example_shape=(4,), seed=0),
         partial(pfl.SplitModel, body=body, num_outputs=2),
         partial(pfl.build_algorithm, name="pflego", model=model),
-        partial(pfl.private, **private),
-        partial(pfl.secure, algorithm=algorithm, clip_norm=1.0),
-        partial(pfl.compressed, algorithm=algorithm),
-        partial(pfl.robust, algorithm=algorithm, robust_sum="median"),
-        partial(pfl.attacked, algorithm=algorithm, attack="sign_flip", attackers=0.3),
+        partial(pfl.with_dp, **private),
+        partial(pfl.with_secure_aggregation, algorithm=algorithm, clip_norm=1.0),
+        partial(pfl.with_compression, algorithm=algorithm),
+        partial(pfl.with_robust_aggregation, algorithm=algorithm, robust_sum="median"),
+        partial(pfl.with_attackers, algorithm=algorithm, attack="sign_flip", attackers=0.3),
         simulate,
         partial(simulation.run, num_rounds=1),
         partial(simulation.run_round),

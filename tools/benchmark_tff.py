@@ -54,7 +54,7 @@ def process(repeats):
         return
     digits = data.load("digits")
     partition = data.round_robin(digits.train.labels, digits.test.labels, 20, 2, 10, seed=0)
-    dealt = data.federate(digits, partition)
+    dealt = data.assign_clients(digits, partition)
     for name, clients, per_round in (("digits", dealt, 10), ("fashion_mnist", images(), 20)):
         body = models.mlp(clients.example_shape, 0)
         with simulation_of(clients, body, "pflego", "tff", per_round) as simulation:

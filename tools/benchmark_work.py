@@ -202,7 +202,7 @@ def simulation_of(clients, body, algorithm, engine, per_round, share=1, sampled=
     common = {"local_steps": LOCAL_STEPS, "schedule_rounds": config.RunConfig.num_rounds}
     built = method_of(algorithm, model, common, **settings)
     participation = Participation(clients.num_clients, per_round)
-    return Simulation(built, clients, participation, engine, eval_clients=sampled)
+    return Simulation(built, clients, participation, engine, num_eval_clients=sampled)
 
 
 def method_of(name, model, common, **settings):

@@ -24,7 +24,7 @@ _SETTINGS = {"dataset": "digits", "num_clients": 5, "classes_per_client": 2, "ne
 _SETTINGS |= {"num_rounds": 12, "clients_per_round": 5, "checkpoint_every": 2, "eval_every": 1}
 # The last ten rounds are always tested, and all clients are there again by then.
 _LONGER = {"num_rounds": 22, "eval_every": 22}
-_HURRY = {"round_deadline": 15.0} | _LONGER
+_HURRY = {"round_timeout": 15.0} | _LONGER
 _THREE = {"clients_per_round": 3}
 _TEN_YEARS = 315360000
 
@@ -97,7 +97,7 @@ FAULTS = {
     ),
     "the server is killed, and its sockets move": Fault("work 5 b: move_sockets, kill server"),
     "a client is slow, and one more is drawn than needed": Fault(
-        "request 3 b: wait 2; request 6 b: wait 2", _THREE | {"spare_clients": 1}, True
+        "request 3 b: wait 2; request 6 b: wait 2", _THREE | {"num_spare_clients": 1}, True
     ),
 }
 
@@ -106,10 +106,10 @@ class LeavesOut(InProcessEngine):
     """An engine where clients fail to report, as `absent` says by the number of the round."""
 
     absent: ClassVar[dict[int, list[int]]] = {}
-    spare_clients = 0
+    num_spare_clients = 0
 
     def asked(self, participation, seed, number, cohorts):  # noqa: D102
-        self.reports = Reports(participation, seed, number, cohorts, self.spare_clients)
+        self.reports = Reports(participation, seed, number, cohorts, self.num_spare_clients)
         return self.reports
 
     def run_exchange(self, exchange, message, cohort, server_state, round_, evaluate):  # noqa: D102
@@ -121,9 +121,9 @@ class LeavesOut(InProcessEngine):
 
 
 @contextlib.contextmanager
-def leaving_out(absent, spare_clients=0, engine=LeavesOut):
+def leaving_out(absent, num_spare_clients=0, engine=LeavesOut):
     """Lets simulations in process leave clients out, as it would be where these are elsewhere."""
-    about = {"absent": absent, "spare_clients": spare_clients}
+    about = {"absent": absent, "num_spare_clients": num_spare_clients}
     with (
         mock.patch.multiple(engine, **about),
         mock.patch.object(in_process, "InProcessEngine", engine),
@@ -195,8 +195,8 @@ def _simulated(directory, settings):
     records = map(json.loads, lines)
     absent = {record["round"]: record.get("absent_clients", []) for record in records}
     settings = dict(settings)
-    settings.pop("round_deadline", None)
-    about = {"absent": absent, "spare_clients": settings.pop("spare_clients", 0)}
+    settings.pop("round_timeout", None)
+    about = {"absent": absent, "num_spare_clients": settings.pop("num_spare_clients", 0)}
     config = RunConfig(**settings, engine="in_process", output_dir=str(directory / "simulation"))
     terminal.be_quiet(True)
     with leaving_out(**about):

@@ -88,7 +88,7 @@ def clients_of(seed: int) -> pfl.ClientData:
     drawn = seeds.generator(seed, "flights/planes").choice(planes, _PLANES, replace=False)
     rows = np.isin(table["plane"], drawn)
     some = {name: column[rows] for name, column in table.items()}
-    return pfl.from_table(some, "plane", "delay", FEATURES, task="regression", test="column:part")
+    return pfl.from_table(some, "plane", "delay", FEATURES, task="regression", split="column:part")
 
 
 _SERVER = {"server_schedule": "last_fifth", "server_learning_rate": 0.01}

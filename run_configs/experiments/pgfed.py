@@ -130,7 +130,7 @@ def pgfed_new_clients():
 
     80 clients train for 150 rounds, then 20 others fine-tune for 20 epochs.
     """
-    whole = {"num_clients": 100, "clients_per_round": 20, "new_clients": 20, "num_rounds": 150}
+    whole = {"num_clients": 100, "clients_per_round": 20, "num_new_clients": 20, "num_rounds": 150}
     for dataset in ("fashion_mnist", "cifar10", "cifar100"):
         for algorithm in ("local", "fedavg", "per_fedavg", "pgfed", "pgfedmo"):
             yield _cell(dataset, 100, algorithm, f"{dataset}_new_clients_{algorithm}") | whole

@@ -28,7 +28,7 @@ _COMMON = {
     "clients_per_round": 2000,
     "label_space": "global",
     "num_rounds": 30,
-    "eval_clients": 250,
+    "num_eval_clients": 250,
     "eval_every": 30,
     "train_loss_every": 1000,
 }

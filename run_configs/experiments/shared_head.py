@@ -127,7 +127,7 @@ def _of_field(method, degree, rate, name="", **changes):
 def shared_head_tuning():
     """PFLEGO with a shared head: settings chosen on validation examples."""
     for degree, share in _FEDERATIONS:
-        both = {"permuted_clients": share, **_HELD_OUT}
+        both = {"permuted_fraction": share, **_HELD_OUT}
         yield _plain(f"{degree}_{share:g}_plain", degree) | both
         for words, changes in _CHANGES.items():
             settings = {"personalization": degree, **TUNED, **changes, **both}
@@ -192,11 +192,11 @@ def shared_head_conflicts():
         yield _plain(f"{words}_plain", degree, **both)
 
     for degree, share in itertools.product(DEGREES, (0.5, 1.0)):
-        yield from pair(f"{degree}_permuted_{share:g}", degree, permuted_clients=share)
+        yield from pair(f"{degree}_permuted_{share:g}", degree, permuted_fraction=share)
     for degree, shift in itertools.product(("medium", "no"), ("rotate", "invert")):
-        yield from pair(f"{degree}_{shift}", degree, shifted_clients=0.5, shift=shift)
+        yield from pair(f"{degree}_{shift}", degree, shifted_fraction=0.5, shift=shift)
     for share in (0.0, 0.5):
-        both = {"partition": "dirichlet", "permuted_clients": share}
+        both = {"partition": "dirichlet", "permuted_fraction": share}
         for cell in pair(f"dirichlet_permuted_{share:g}", "medium", **both):
             del cell["personalization"]
             yield cell

@@ -36,7 +36,7 @@ def validation_of_settings(sweep: Sweep) -> dict[str, dict[str, float]]:
     cells = {cell.name: cell.settings for cell in sweep.cells}
     settings: dict[str, dict[str, float]] = {}
     for row in sweep.rows:
-        degree, share = (cells[row["run"]][key] for key in ("personalization", "permuted_clients"))
+        degree, share = (cells[row["run"]][key] for key in ("personalization", "permuted_fraction"))
         values = settings.setdefault(row["run"].removeprefix(f"{degree}_{share:g}_"), {})
         for group in ("/permuted", "/not_permuted") if 0 < share < 1 else ("",):
             words = group.replace("/", ", ").replace("_", " ")

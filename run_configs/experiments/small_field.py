@@ -58,7 +58,7 @@ def images(name, count, num_clients, classes_per_client):
             test = None
             partition = pfl.dirichlet(train.labels, num_clients, classes, seed, min_examples=20)
         dataset = dataclasses.replace(whole, train=train, test=test)
-        return pfl.federate(dataset, partition, label_space="global", class_mask=True)
+        return pfl.assign_clients(dataset, partition, label_space="global", class_mask=True)
 
     return clients_of
 

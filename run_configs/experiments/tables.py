@@ -45,7 +45,7 @@ def clients_of(name: str, seed: int, thinned: bool = False) -> pfl.ClientData:
         return _wearers(folder / "watch.npz", seed, thinned)
     client, label, features, min_rows = _READ[name]
     how = {"encoding": "codes"} if features == ["item"] else {}
-    how |= {"min_rows": min_rows, "small_clients": "drop", "seed": seed}
+    how |= {"min_rows": min_rows, "on_small_client": "drop", "seed": seed}
     path = folder / f"{name}.csv.gz"
     return pfl.from_table(path, client, label, features, task="regression", **how)
 

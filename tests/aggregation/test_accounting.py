@@ -94,7 +94,7 @@ def test_epsilon_grows_with_rounds_and_falls_with_noise_and_delta_but_not_with_d
     assert (np.diff(grown) > 0).all()
     for change in ({"noise_multiplier": 1.6}, {"delta": 1e-4}):
         assert dataclasses.replace(accountant, **change).epsilon(40) < grown[-1]
-    dropping = Participation(100, 10, "binomial", dropout_rate=0.9)
+    dropping = Participation(100, 10, "binomial", client_dropout=0.9)
     assert dataclasses.replace(accountant, participation=dropping).epsilon(40) == grown[-1]
 
 

@@ -11,7 +11,7 @@ from tests.algorithms.test_contract import build, everyone, whole_state
 from tests.comparison import assert_identical
 from tests.conftest import of_tasks
 from tests.methods import each_of
-from tf_pflego.aggregation.attacks import ATTACKS, attacked, attackers_of
+from tf_pflego.aggregation.attacks import ATTACKS, attackers_of, with_attackers
 from tf_pflego.aggregation.wrapping import Wrapped
 from tf_pflego.core.algorithm import Client, ClientResult, Round
 from tf_pflego.core.participation import Participation
@@ -55,13 +55,15 @@ def attackers():
 
 
 def test_attackers_upload_minus_four_times_what_they_should(tiny_model, honest, attackers):
-    algorithm = attacked(probe(tiny_model, honest[:, SIZE:], SIZE), "sign_flip", SHARE, seed=SEED)
+    algorithm = with_attackers(
+        probe(tiny_model, honest[:, SIZE:], SIZE), "sign_flip", SHARE, seed=SEED
+    )
     expected = np.where(attackers[:, None], -4 * honest, honest)
     np.testing.assert_array_equal(uploads(algorithm), expected)
 
 
 def test_attackers_upload_noise_of_ten_times_the_length(tiny_model, honest, attackers):
-    algorithm = attacked(probe(tiny_model, honest[:, SIZE:], SIZE), "noise", SHARE, seed=SEED)
+    algorithm = with_attackers(probe(tiny_model, honest[:, SIZE:], SIZE), "noise", SHARE, seed=SEED)
     first, next_round = uploads(algorithm), uploads(algorithm, round_seed=8)
     for sent in (first, next_round):
         np.testing.assert_array_equal(sent[~attackers], honest[~attackers])
@@ -91,7 +93,7 @@ def test_attackers_train_on_wrong_labels(labels, classes, flipped, tiny_model, a
     told = probe(tiny_model, np.zeros([len(IDS), 1]), 1)
     exchange = dataclasses.replace(told.exchanges[0], client_update=client_update)
     told = dataclasses.replace(told, exchanges=(exchange,))
-    algorithm = attacked(told, "label_flip", SHARE, seed=SEED)
+    algorithm = with_attackers(told, "label_flip", SHARE, seed=SEED)
     expected = np.where(attackers[:, None], np.ravel(flipped), np.ravel(labels))
     np.testing.assert_array_equal(uploads(algorithm, labels=labels, classes=classes), expected)
 
@@ -122,7 +124,7 @@ def test_who_does_not_attack_does_what_it_did(attack, tiny_model, tiny_clients):
     share, seed = 0.4, 1
     chosen = attackers_of(tiny_clients.identities, share, seed)
     assert chosen.sum() == 1
-    changed, others = after_a_round(attacked(plain, attack, share, seed=seed), tiny_clients)
+    changed, others = after_a_round(with_attackers(plain, attack, share, seed=seed), tiny_clients)
     assert any((a != b).any() for a, b in zip(changed[:2], everything[:2], strict=True))
     # What an attacker keeps is changed by wrong labels alone.
     kept = np.logical_not(chosen) if attack == "label_flip" else slice(None)
@@ -132,4 +134,4 @@ def test_who_does_not_attack_does_what_it_did(attack, tiny_model, tiny_clients):
 @of_tasks("regression")
 def test_only_classes_are_flipped(tiny_model, tiny_clients):
     with pytest.raises(ValueError, match="`attack` must be sign_flip or noise where there are no"):
-        attacked(build("pflego", tiny_model), "label_flip", 0.2)
+        with_attackers(build("pflego", tiny_model), "label_flip", 0.2)

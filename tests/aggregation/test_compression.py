@@ -16,7 +16,7 @@ from tests.conftest import INPUTS, build_method, built
 from tests.oracles import network
 from tf_pflego import models
 from tf_pflego.aggregation import compression
-from tf_pflego.aggregation.compression import compressed
+from tf_pflego.aggregation.compression import with_compression
 from tf_pflego.core.algorithm import Client, ClientResult, Federation, Round
 from tf_pflego.simulation.simulation import Simulation
 
@@ -80,7 +80,7 @@ def test_proposition_1_holds_over_cohorts_and_draws(
     monkeypatch.setattr(compression, "seed_of", lambda seed, purpose: seed)  # (number, client)
     one_step = {"local_steps": 1, "head_step_scale": "exact"}
     sgd = {"server_learning_rate": 1.0, "server_optimizer": "sgd"}
-    algorithm = compressed(built("pflego", model, **one_step, **sgd), name, **options)
+    algorithm = with_compression(built("pflego", model, **one_step, **sgd), name, **options)
     simulation = Simulation(algorithm, tiny_clients, Chosen(3, 2), "in_process", seed=5)
     start, states = simulation.server_state, simulation.client_states(range(3))
     theta = [np.asarray(w, np.float64) for w in start.method.theta]
@@ -175,9 +175,9 @@ def test_bytes_are_those_that_would_be_sent(tiny_model, tiny_clients):
     exchange = dataclasses.replace(told.exchanges[0], **changed)
     plain = dataclasses.replace(told, exchanges=(exchange,))
     for algorithm, expected in (
-        (compressed(plain, bits=3), 2 * bytes_of_levels([64], 3)),
-        (compressed(plain, "masked", share=0.3), 4 * (20 + 16)),  # 3 of 10, rounded up
-        (compressed(plain, "top_k", share=0.3), (4 + 4) * (20 + 16)),
+        (with_compression(plain, bits=3), 2 * bytes_of_levels([64], 3)),
+        (with_compression(plain, "masked", share=0.3), 4 * (20 + 16)),  # 3 of 10, rounded up
+        (with_compression(plain, "top_k", share=0.3), (4 + 4) * (20 + 16)),
     ):
         record = simulation_of(algorithm, tiny_clients).run_round()
         assert record["bytes_up"] == 2 * (expected + as_it_is)
@@ -191,7 +191,7 @@ def test_what_is_left_out_is_sent_later(tiny_clients):
     """
     model = models.SplitModel(models.mlp((INPUTS,), seed=3, units=16), num_outputs=3, seed=3)
     plain = build_method("pflego", model, local_steps=2)
-    algorithm = compressed(plain, "top_k", share=0.1)
+    algorithm = with_compression(plain, "top_k", share=0.1)
     federation = Federation(num_clients=3, mean_clients_per_round=2.0, max_clients_per_round=2)
     server = algorithm.init_server(federation)
     round_ = Round(tf.constant(1), SEED, tf.constant(1.5), tf.constant(3), tf.constant(2.0))

@@ -25,22 +25,24 @@ from tests.simulation.test_not_finite import exploding_clients
 from tf_pflego import algorithms, models
 from tf_pflego.aggregation import wrapping
 from tf_pflego.aggregation.accounting import Accountant
-from tf_pflego.aggregation.compression import compressed
+from tf_pflego.aggregation.compression import with_compression
 from tf_pflego.core import nests, seeds
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served
 from tf_pflego.core.participation import Participation
 
 # (algorithm, participation) -> algorithm, by name.
 WRAPPERS = {
-    "quantized": lambda algorithm, participation: compressed(algorithm, bits=4),
-    "top_k": lambda algorithm, participation: compressed(algorithm, "top_k", share=0.3),
-    "private": lambda algorithm, participation: pfl.private(
+    "quantized": lambda algorithm, participation: with_compression(algorithm, bits=4),
+    "top_k": lambda algorithm, participation: with_compression(algorithm, "top_k", share=0.3),
+    "private": lambda algorithm, participation: pfl.with_dp(
         algorithm, participation, num_rounds=50, noise_multiplier=1.0, clip_norm=0.5
     ),
-    "secure": lambda algorithm, participation: pfl.secure(algorithm, clip_norm=1.0),
-    "median": lambda algorithm, participation: pfl.robust(algorithm, "median"),
+    "secure": lambda algorithm, participation: pfl.with_secure_aggregation(
+        algorithm, clip_norm=1.0
+    ),
+    "median": lambda algorithm, participation: pfl.with_robust_aggregation(algorithm, "median"),
 }
-ATTACKED = WRAPPERS | {"attacked": lambda algorithm, _: pfl.attacked(algorithm, "noise", 0.5)}
+ATTACKED = WRAPPERS | {"attacked": lambda algorithm, _: pfl.with_attackers(algorithm, "noise", 0.5)}
 # Their servers see uploads of single clients, of which one is named, so that no wrapper takes them.
 REFUSED = named_in("docs/aggregation.md", "which are all but", "the servers of those")
 
@@ -122,15 +124,17 @@ def test_a_clients_model_predicts_what_the_run_does(case):
 ENGINES_AGREE = {
     # Wrappers that draw, keep a state and see each upload are nested, since it takes long to start
     # an engine.
-    "nested": lambda model: pfl.robust(
-        compressed(
-            compressed(pfl.attacked(build("fedavg", model), "label_flip", 0.4, seed=1)),
+    "nested": lambda model: pfl.with_robust_aggregation(
+        with_compression(
+            with_compression(pfl.with_attackers(build("fedavg", model), "label_flip", 0.4, seed=1)),
             "top_k",
             share=0.5,
         ),
         "geometric_median",
     ),
-    "secure": lambda model: pfl.secure(build("fedavg", model), bits=32, clip_norm=9),
+    "secure": lambda model: pfl.with_secure_aggregation(
+        build("fedavg", model), bits=32, clip_norm=9
+    ),
 }
 
 
@@ -186,10 +190,16 @@ def test_nothing_goes_around_privacy_and_secure_sums(inner, tiny_clients):
 # (how far weights may be, how the toy is wrapped).
 SAME = {
     "nothing": (0, lambda plain: wrapping.wrapped(plain, wrapping.Wrapper())),
-    "all numbers": (0, lambda plain: compressed(plain, "top_k", share=1)),
-    "a far bound": (1e-5, lambda plain: pfl.robust(plain, "norm_bound", clip_norm=1e6)),
-    "no share": (1e-5, lambda plain: pfl.robust(plain, "trimmed_mean", trimmed_share=0)),
-    "many bits": (2e-5, lambda plain: pfl.secure(plain, bits=32, clip_norm=300)),
+    "all numbers": (0, lambda plain: with_compression(plain, "top_k", share=1)),
+    "a far bound": (
+        1e-5,
+        lambda plain: pfl.with_robust_aggregation(plain, "norm_bound", clip_norm=1e6),
+    ),
+    "no share": (
+        1e-5,
+        lambda plain: pfl.with_robust_aggregation(plain, "trimmed_mean", trimmed_share=0),
+    ),
+    "many bits": (2e-5, lambda plain: pfl.with_secure_aggregation(plain, bits=32, clip_norm=300)),
 }
 
 
@@ -220,16 +230,20 @@ def test_who_is_not_finite_is_left_out(name):
 
 # (function, arguments, what is said)
 REFUSALS = [
-    (compressed, {"compression": "zip"},
+    (with_compression, {"compression": "zip"},
      "`compression` must be one of quantized, masked, top_k; got 'zip'"),
-    (compressed, {"bits": 0}, "`bits` must be at least 1; got 0. Raise `bits`"),
-    (compressed, {"compression": "top_k", "share": 0.0}, "`share` must be above 0; got 0.0. Raise"),
-    (pfl.robust, {"robust_sum": "krum"}, "`robust_sum` must be one of norm_bound, median"),
-    (pfl.robust, {"robust_sum": "norm_bound"}, "`clip_norm` must be a finite number; got None"),
-    (pfl.robust, {"robust_sum": "median", "trimmed_share": 0.5}, "`trimmed_share` must be below 0"),
-    (pfl.attacked, {"attack": "krum", "attackers": 0.2},
+    (with_compression, {"bits": 0}, "`bits` must be at least 1; got 0. Raise `bits`"),
+    (with_compression, {"compression": "top_k", "share": 0.0},
+     "`share` must be above 0; got 0.0. Raise"),
+    (pfl.with_robust_aggregation, {"robust_sum": "krum"},
+     "`robust_sum` must be one of norm_bound, median"),
+    (pfl.with_robust_aggregation, {"robust_sum": "norm_bound"},
+     "`clip_norm` must be a finite number; got None"),
+    (pfl.with_robust_aggregation, {"robust_sum": "median", "trimmed_share": 0.5},
+     "`trimmed_share` must be below 0"),
+    (pfl.with_attackers, {"attack": "krum", "attackers": 0.2},
      "`attack` must be one of sign_flip, label_flip, noise; got 'krum'"),
-    *((pfl.secure, {"clip_norm": 1.0} | wrong, f"`{next(iter(wrong))}` must be")
+    *((pfl.with_secure_aggregation, {"clip_norm": 1.0} | wrong, f"`{next(iter(wrong))}` must be")
       for wrong in ({"bits": 33}, {"bits": 1}, {"clip_norm": 0}, {"clip_norm": "adaptive"})),
 ]  # fmt: skip
 

@@ -41,7 +41,7 @@ def claimed(inspected, mode="binomial", mechanism="gaussian", clip_norm=BOUND):
     drawn = Participation(CLIENTS, EXPECTED, mode)
     multiplier = 0.9 if clip_norm == "adaptive" else 1.1
     options = {"num_rounds": ROUNDS, "clip_norm": clip_norm, "mechanism": mechanism}
-    algorithm = pfl.private(inspected.algorithm, drawn, noise_multiplier=multiplier, **options)
+    algorithm = pfl.with_dp(inspected.algorithm, drawn, noise_multiplier=multiplier, **options)
     return algorithm, accounting.Accountant(drawn, mechanism, multiplier, 1e-5, ROUNDS)
 
 

@@ -271,7 +271,7 @@ def test_a_checkpoint_is_of_one_mechanism_and_delta_and_starts_no_other_run(
 def test_a_delta_that_shows_a_whole_client_gets_a_warning(tiny_model, delta, warns, caplog):
     method = build_method("pflego", tiny_model)
     settings = {"num_rounds": 3, "noise_multiplier": 1.0, "clip_norm": 1.0}
-    private.private(method, EVERYBODY, delta=delta, **settings)
+    private.with_dp(method, EVERYBODY, delta=delta, **settings)
     assert ("one in 3 clients may be without any privacy" in caplog.text) == warns
 
 
@@ -290,4 +290,4 @@ def test_a_delta_that_shows_a_whole_client_gets_a_warning(tiny_model, delta, war
 def test_bad_arguments_are_refused(tiny_model, changes, message):
     settings = {"num_rounds": 5, "noise_multiplier": 0.1, **changes}
     with pytest.raises(ValueError, match=message):
-        private.private(build_method("pflego", tiny_model), EVERYBODY, **settings)
+        private.with_dp(build_method("pflego", tiny_model), EVERYBODY, **settings)

@@ -10,7 +10,7 @@ from tests.aggregation.probe import probe
 from tests.conftest import make_clients
 from tests.methods import thorough
 from tf_pflego.aggregation import compression
-from tf_pflego.aggregation.robust import ROBUST_SUMS, robust
+from tf_pflego.aggregation.robust import ROBUST_SUMS, with_robust_aggregation
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -29,7 +29,7 @@ def received(tiny_model):
     @functools.cache
     def traced(name):
         uploads = tf.Variable(tf.zeros([6, SIZE]))
-        algorithm = robust(probe(tiny_model, uploads, SIZE), name, **options)
+        algorithm = with_robust_aggregation(probe(tiny_model, uploads, SIZE), name, **options)
         return uploads, Simulation(algorithm, SIX, Participation(6, 6), "in_process", 3)
 
     def received(name, vectors):
@@ -113,9 +113,9 @@ def test_who_uploads_what_is_not_finite_is_left_out_of_the_round(name, received)
 
 @pytest.mark.parametrize("name", ["median", thorough("norm_bound")])
 def test_the_bytes_of_compressed_uploads_are_those_that_are_sent(name, tiny_model):
-    compressed = compression.compressed(probe(tiny_model, np.ones([6, 512]), 512), bits=8)
+    compressed = compression.with_compression(probe(tiny_model, np.ones([6, 512]), 512), bits=8)
     sent = []
-    for algorithm in (compressed, robust(compressed, name, clip_norm=BOUND)):
+    for algorithm in (compressed, with_robust_aggregation(compressed, name, clip_norm=BOUND)):
         with Simulation(algorithm, SIX, Participation(6, 5), "in_process") as simulation:
             sent.append(simulation.run_round()["bytes_up"])
     assert sent[0] - sent[1] == 5 * 4  # Nobody says how many examples it has.
@@ -123,6 +123,6 @@ def test_the_bytes_of_compressed_uploads_are_those_that_are_sent(name, tiny_mode
 
 
 def test_a_robust_sum_inside_of_another_is_refused(tiny_model):
-    median = robust(probe(tiny_model, np.ones([3, 4]), 4), "median")
+    median = with_robust_aggregation(probe(tiny_model, np.ones([3, 4]), 4), "median")
     with pytest.raises(ValueError, match="must see of each client alone"):
-        robust(median, "norm_bound", clip_norm=1)
+        with_robust_aggregation(median, "norm_bound", clip_norm=1)

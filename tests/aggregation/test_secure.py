@@ -10,7 +10,7 @@ from tests.aggregation.probe import Received, probe
 from tests.algorithms.test_contract import build
 from tests.comparison import assert_near
 from tests.engines.agreement import ENGINES
-from tf_pflego.aggregation.secure import centred, modulo, rounded, secure
+from tf_pflego.aggregation.secure import centred, modulo, rounded, with_secure_aggregation
 from tf_pflego.core.algorithm import Client
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
@@ -50,7 +50,7 @@ def sums_of(model, clients, vectors, engine="in_process", wrap=True, **options):
     options = {"bits": 24, "clip_norm": 1.0} | options
     algorithm = probe(model, np.asarray(vectors, np.float32), np.shape(vectors)[1])
     if wrap:
-        algorithm = secure(algorithm, **options)
+        algorithm = with_secure_aggregation(algorithm, **options)
     with Simulation(algorithm, clients, Participation(3, 3), engine, SEED) as simulation:
         record = simulation.run_round()
         state = simulation.server_state
@@ -101,7 +101,9 @@ def test_a_methods_messages_to_single_clients_pass(tiny_model, tiny_clients):
     changed = dataclasses.replace(
         exchange, client_update=client_update, client_messages=lambda server, ids, round_: 10 * ids
     )
-    algorithm = secure(dataclasses.replace(plain, exchanges=(changed,)), bits=32, clip_norm=200)
+    algorithm = with_secure_aggregation(
+        dataclasses.replace(plain, exchanges=(changed,)), bits=32, clip_norm=200
+    )
     with Simulation(algorithm, tiny_clients, Participation(3, 3), "in_process") as simulation:
         simulation.run_round()
         expected = WEIGHTS @ [1, 11, 21]
@@ -114,7 +116,7 @@ def test_weights_that_are_too_small_for_few_bits_leave_a_finite_mean(tiny_model,
 
 
 def test_bits_that_would_let_a_sum_wrap_around_are_refused(tiny_model, tiny_clients):
-    algorithm = secure(build("pflego", tiny_model), bits=3, clip_norm=1)
+    algorithm = with_secure_aggregation(build("pflego", tiny_model), bits=3, clip_norm=1)
     message = "`bits` must be at least 4, so that sums over 3 clients do not wrap .*; got 3"
     with pytest.raises(ValueError, match=message):
         Simulation(algorithm, tiny_clients, Participation(3, 1, "binomial"), "in_process")

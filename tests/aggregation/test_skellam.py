@@ -109,8 +109,8 @@ def test_private_algorithms_take_it(tiny_model, tiny_clients):
     method, settings = probe(tiny_model, np.ones([3, 9]), 9), {"num_rounds": 2, "epsilon": 8.0}
     settings |= {"mechanism": accounting.SKELLAM, "bits": 22}
     with pytest.raises(ValueError, match=r"`clip_norm` must be a number .*; got adaptive. Give"):
-        pfl.private(method, EVERYBODY, **settings)
-    algorithm = pfl.private(method, EVERYBODY, **settings, clip_norm=0.5)
+        pfl.with_dp(method, EVERYBODY, **settings)
+    algorithm = pfl.with_dp(method, EVERYBODY, **settings, clip_norm=0.5)
     with Simulation(algorithm, tiny_clients, EVERYBODY, "in_process") as simulation:
         records = [simulation.run_round() for _ in range(2)]
     assert [record["bytes_up"] for record in records] == [3 * -(-2 * 9 * 22 // 8)] * 2
@@ -119,7 +119,7 @@ def test_private_algorithms_take_it(tiny_model, tiny_clients):
 
 
 def test_what_would_make_the_noise_less_or_the_integers_too_coarse_is_refused(tiny_model):
-    for participation in (Participation(3, 2, "binomial"), Participation(3, 2, dropout_rate=0.1)):
+    for participation in (Participation(3, 2, "binomial"), Participation(3, 2, client_dropout=0.1)):
         with pytest.raises(ValueError, match=r"`participation` must have the mode fixed and no dr"):
             Accountant(participation, accounting.SKELLAM, 1.0, 1e-5, 10)
     with pytest.raises(ValueError, match=r"`bits` must leave room for uploads of 20000 numbers"):

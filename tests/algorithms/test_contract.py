@@ -28,7 +28,7 @@ from tf_pflego.simulation.simulation import Simulation
 
 NAMES = sorted(algorithms.REGISTRY)
 TOYS = {"everything": build_everything}
-LENGTHS = {"local_steps": 3, "local_epochs": 2, "batch_size": 2, "client_rate_decay": 0.5}
+LENGTHS = {"local_steps": 3, "local_epochs": 2, "batch_size": 2, "client_learning_rate_decay": 0.5}
 SEED = 2
 
 
@@ -173,7 +173,7 @@ def test_with_a_class_mask_a_client_never_predicts_a_class_that_it_lacks(
 
 
 def test_a_model_that_does_not_fit_the_clients_classes_is_refused(tiny_model, masked_clients):
-    model = SplitModel(tiny_model.keras_body(tiny_model.initial_theta), num_outputs=4)
+    model = SplitModel(tiny_model.body.clone(tiny_model.initial_theta), num_outputs=4)
     with pytest.raises(ValueError, match=r"must have a class mask .* `model.with_class_mask\(\)`"):
         simulation_of(build("fedavg", model), masked_clients)
     clients = dataclasses.replace(make_clients(), classes=([0, 7], [0, 1, 2], [3, 4]))
@@ -189,7 +189,7 @@ FOR_CLASSES = named_in("docs/tasks.md", "only classification", "`pflego_shared_h
 
 @pytest.mark.parametrize("task", ["regression", "multi_label", "counts", "own"])
 def test_methods_refuse_the_tasks_that_the_page_says(tiny_model, task):
-    body, refused = tiny_model.keras_body(tiny_model.initial_theta), set()
+    body, refused = tiny_model.body.clone(tiny_model.initial_theta), set()
     own = Task(lambda logits, labels: tf.reduce_sum(tf.abs(logits - labels) ** 3, axis=1))
     model = SplitModel(body, 3, task=own if task == "own" else task)
     for name in NAMES:

@@ -76,7 +76,7 @@ def test_averaged_steps_of_muon_end_where_clients_disagree_and_exact_sums_do_not
     """Also after twice the rounds of half the rate."""
     rounds, rate = 100 * 2**halvings, 0.05 / 2**halvings
     local = {"batch_size": 0, "local_epochs": 5, "client_learning_rate": rate}
-    local["client_rate_decay"] = 0.96 ** (1 / 2**halvings)
+    local["client_learning_rate_decay"] = 0.96 ** (1 / 2**halvings)
     model, _ = least_squares
     assert slope(model, model.initial_theta[0]) == pytest.approx(1.06, abs=0.005)
     stays = matrix_after(rounds, "fedmuon", *least_squares, control_variates=False, **local)
@@ -95,7 +95,7 @@ def test_with_one_client_in_a_round_only_variates_lead_muon_to_the_end(least_squ
     stays = matrix_after(rounds, "pflego", *least_squares, participants=1, **server)
     assert 0.17 < slope(model, stays) < 0.19
     local = {"batch_size": 0, "local_epochs": 5, "client_learning_rate": 0.05}
-    local["client_rate_decay"] = 0.98
+    local["client_learning_rate_decay"] = 0.98
     ends = matrix_after(300, "fedmuon", *least_squares, participants=1, **local)
     assert slope(model, ends) < 1e-3
 

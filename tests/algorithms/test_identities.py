@@ -77,7 +77,7 @@ def assert_mean_is_the_gradient(model, data, r, rate=0.0):
     """
     one_step = {"local_steps": 1, "head_step_scale": "exact"}
     sgd = {"server_learning_rate": 1.0, "server_optimizer": "sgd"}
-    drawn = Chosen(data.num_clients, r, dropout_rate=rate)
+    drawn = Chosen(data.num_clients, r, client_dropout=rate)
     algorithm = built("pflego", model, **one_step, **sgd)
     simulation = Simulation(algorithm, data, drawn, "in_process", seed=5)
     everybody = range(data.num_clients)
@@ -163,7 +163,7 @@ def asks_in_its_file(name):
     config, make = algorithms.REGISTRY[name]
     text = inspect.getsource(inspect.getmodule(make))
     asks = re.search(r"config\.(client_learning_)?rate\b", text)
-    return hasattr(config, "client_rate_decay") and asks is not None
+    return hasattr(config, "client_learning_rate_decay") and asks is not None
 
 
 # A method for each common way to ask for the rate of a round, and those with a way of their own.
@@ -177,7 +177,7 @@ def test_a_rate_that_falls_by_half_is_half_the_rate_a_round_later(tiny_model, ti
     rates |= {"personal_learning_rate": 0.1} if name == "pfedme" else {}
     falling, half = (
         simulation_of(name, tiny_model, tiny_clients, Participation(3, 2), **config)
-        for config in (rates | {"client_rate_decay": 0.5}, dict.fromkeys(rates, 0.05))
+        for config in (rates | {"client_learning_rate_decay": 0.5}, dict.fromkeys(rates, 0.05))
     )
     falling.run_round()
     half.server_state, half.round_number = falling.server_state, 1

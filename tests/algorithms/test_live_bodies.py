@@ -75,7 +75,7 @@ def test_a_network_trains_as_in_the_oracle(images, method, config, body):
     names = ["/".join(name.split("/")[-2:]) for name in names]
     simulation = simulation_of(method, model, images, client_learning_rate=RATE, **config)
     w = start = flat(model.initial_weights())
-    kept, stays = {}, np.array([*model._body.is_normalizing, False]) & (method == "fedbn")
+    kept, stays = {}, np.array([*model.body.is_normalizing, False]) & (method == "fedbn")
 
     def gradient(weights, x, y):
         *theta, head = weights

@@ -232,7 +232,7 @@ def test_a_covariance_that_uploads_have_spoilt_has_no_negative_eigenvalues(
     """As noise does; then heads can still be made of it."""
     algorithm = built("pfedfda", tiny_model)
     participation = pfl.Participation(3, 2)
-    noisy = pfl.private(algorithm, participation, num_rounds=9, noise_multiplier=3.0, clip_norm=2.0)
+    noisy = pfl.with_dp(algorithm, participation, num_rounds=9, noise_multiplier=3.0, clip_norm=2.0)
     with pfl.Simulation(noisy, tiny_clients, participation, "in_process") as simulation:
         for _ in range(3):
             simulation.run_round()

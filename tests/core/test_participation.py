@@ -16,11 +16,11 @@ NUMBERS = {"fixed": {6}, "range": {*range(2, 11)}}
         Participation(20, 6),
         Participation(20, 6, "binomial"),
         Participation(20, 1, "range", (2, 10)),
-        Participation(20, 8, dropout_rate=0.25),
-        Participation(20, 12, "binomial", dropout_rate=0.5),
-        Participation(20, 8, "cyclic", dropout_rate=0.25),
+        Participation(20, 8, client_dropout=0.25),
+        Participation(20, 12, "binomial", client_dropout=0.5),
+        Participation(20, 8, "cyclic", client_dropout=0.25),
     ],
-    ids=lambda p: f"{p.mode}, {p.dropout_rate}",
+    ids=lambda p: f"{p.mode}, {p.client_dropout}",
 )
 def test_every_client_takes_part_with_probability_r_over_i(participation):
     rounds, counts, sizes = 2500, np.zeros(20), set()
@@ -29,7 +29,7 @@ def test_every_client_takes_part_with_probability_r_over_i(participation):
         assert (np.diff(ids) > 0).all()
         counts[ids] += 1
         sizes.add(len(ids))
-    if participation.mode in NUMBERS and not participation.dropout_rate:
+    if participation.mode in NUMBERS and not participation.client_dropout:
         assert sizes == NUMBERS[participation.mode]
     assert participation.federation.mean_clients_per_round == 6
     assert participation.federation.participation_scale == 20 / 6
@@ -69,7 +69,7 @@ def test_a_round_is_a_pure_function_of_seed_and_number():
     assert drawn[0] == drawn[2] != drawn[1]
     assert Participation(100, 20).draw(4, 5).tolist() != drawn[0]
     # Exchanges that name the same cohort have the same survivors.
-    for one in (Participation(100, 20), Participation(30, 30, dropout_rate=0.5)):
+    for one in (Participation(100, 20), Participation(30, 30, client_dropout=0.5)):
         first, again = (one.draw(3, 5, "gradients").tolist() for _ in range(2))
         assert first == again != one.draw(3, 5).tolist()
 
@@ -81,8 +81,8 @@ def test_a_round_is_a_pure_function_of_seed_and_number():
         ((50, 5, "some"), "one of fixed, binomial, range, cyclic; got 'some'"),
         ((50, 5, "range"), "least,most with 0 <= least <= most <= num_clients=50"),
         ((50, 5, "range", (0, 0)), "most >= 1"),
-        ((50, 5, "fixed", None, 1.0), "`dropout_rate` must be below 1; got 1.0"),
-        ((50, 5, "fixed", None, -0.1), "`dropout_rate` must be at least 0; got -0.1"),
+        ((50, 5, "fixed", None, 1.0), "`client_dropout` must be below 1; got 1.0"),
+        ((50, 5, "fixed", None, -0.1), "`client_dropout` must be at least 0; got -0.1"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(arguments, message):
@@ -93,7 +93,7 @@ def test_what_cannot_be_drawn_is_refused(arguments, message):
 def test_those_who_are_drawn_report_or_drop_out():
     """Whatever the rate, the same clients are drawn; they drop out independently."""
     rounds, rate = 1500, 0.3
-    everybody, some = Participation(20, 3), Participation(20, 3, dropout_rate=rate)
+    everybody, some = Participation(20, 3), Participation(20, 3, client_dropout=rate)
     patterns = dict.fromkeys(itertools.product((False, True), repeat=3), 0)
     for number in range(1, rounds + 1):
         drawn = everybody.draw(5, number)

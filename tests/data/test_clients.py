@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import make_clients
-from tf_pflego.data import ClientData, ClientSplit, Dataset, Examples, Partition, federate
+from tf_pflego.data import ClientData, ClientSplit, Dataset, Examples, Partition, assign_clients
 
 TRAIN = Examples(np.arange(8, dtype=np.uint8)[:, None], np.tile(np.arange(4), 2))
 TEST = Examples(np.arange(4, dtype=np.uint8)[:, None], np.array([3, 2, 1, 0]))
@@ -21,12 +21,12 @@ def test_class_counts_are_of_training_examples_of_held_classes(label_space):
         train_indices=(np.array([1, 3, 5]), np.array([0, 2, 4, 6])),
         test_indices=PARTITION.test_indices,
     )
-    assert federate(DATASET, partition, label_space).class_counts.tolist() == [2, 0, 1, 2, 2]
+    assert assign_clients(DATASET, partition, label_space).class_counts.tolist() == [2, 0, 1, 2, 2]
 
 
 def test_rows_of_heads_are_the_clients_own_classes_or_those_of_the_dataset():
-    own, every = federate(DATASET, PARTITION), federate(DATASET, PARTITION, "global")
-    masked = federate(DATASET, PARTITION, "global", class_mask=True)
+    own, every = assign_clients(DATASET, PARTITION), assign_clients(DATASET, PARTITION, "global")
+    masked = assign_clients(DATASET, PARTITION, "global", class_mask=True)
     for data, rows in (
         (own, [[1, 3, -1, -1], [0, 2, -1, -1]]),
         (every, [[0, 1, 2, 3], [0, 1, 2, 3]]),
@@ -173,16 +173,16 @@ def test_federate_refuses_a_partition(row, one_source, label_space):
     dataset = Dataset("four", TRAIN, None if one_source else TRAIN, num_classes=4)
     indices = {"train_indices": ([0, 2], [1, 3]), "test_indices": ([4], [5])}
     arguments = {"classes": ([0, 2], [1, 3]), **indices}
-    federate(dataset, Partition(**arguments), label_space)
+    assign_clients(dataset, Partition(**arguments), label_space)
     with pytest.raises(kind[0] if kind else ValueError, match=message):
-        federate(dataset, Partition(**{**arguments, **changed}), label_space)
+        assign_clients(dataset, Partition(**{**arguments, **changed}), label_space)
 
 
 def test_an_example_is_for_training_or_for_the_test():
     """This holds only if both are dealt from the same examples."""
     both = Partition(([0, 2], [1, 3]), ([0, 2], [1, 3]), ([4], [3]))
-    assert federate(Dataset("four", TRAIN, TRAIN, num_classes=4), both).num_clients == 2
+    assert assign_clients(Dataset("four", TRAIN, TRAIN, num_classes=4), both).num_clients == 2
     with pytest.raises(
         ValueError, match="got index 3 in client 1's train indices and in client 1's test indices"
     ):
-        federate(Dataset("four", TRAIN, None, num_classes=4), both)
+        assign_clients(Dataset("four", TRAIN, None, num_classes=4), both)

@@ -84,7 +84,7 @@ def test_a_file_that_says_something_else_is_refused(definition, tmp_path, name, 
         Definition.load(path)
 
 
-@pytest.mark.parametrize(("name", "value"), [("attack", "noise"), ("new_clients", 1)])
+@pytest.mark.parametrize(("name", "value"), [("attack", "noise"), ("num_new_clients", 1)])
 def test_what_is_of_a_simulation_alone_is_refused(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be another for clients on machines"):
         Definition.of(planned(config_of(**{name: value})))
@@ -155,7 +155,7 @@ def test_a_table_of_a_sites_rows(tmp_path):
     table = schools.written(tmp_path / "pupils.csv")
     config = RunConfig(
         table=table, client_column="School", label_column="Passed", feature_columns="Sex,SES",
-        clients_per_round=2, small_clients="drop", min_rows=6, network="mlp",
+        clients_per_round=2, on_small_client="drop", min_rows=6, network="mlp",
     )  # fmt: skip
     clients = loading.load_clients(config)
     definition = Definition.of(Plan.of(config, clients=clients))

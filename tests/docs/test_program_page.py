@@ -26,8 +26,13 @@ def first_cells(table):
 def test_names_of_metrics_keys_of_a_summary_and_files_of_a_run_are_documented(digits_dir, tmp_path):
     """The method serves two models; the run has clients of all kinds and all files."""
     of_run = {"algorithm": "ditto", "engine": "in_process", "num_rounds": 12, "tensorboard": True}
-    of_run |= {"num_clients": 10, "clients_per_round": 4, "eval_clients": 5, "new_clients": 2}
-    of_run |= {"permuted_clients": 0.5, "shifted_clients": 0.5, "validation_fraction": 0.2}
+    of_run |= {
+        "num_clients": 10,
+        "clients_per_round": 4,
+        "num_eval_clients": 5,
+        "num_new_clients": 2,
+    }
+    of_run |= {"permuted_fraction": 0.5, "shifted_fraction": 0.5, "validation_fraction": 0.2}
     of_run |= {"new_client_epochs": 1, "data_dir": digits_dir}
     output, records = tmp_path / "run", []
     config = pfl.RunConfig(output_dir=output, **of_run)

@@ -59,6 +59,6 @@ def test_stored_images_are_read_as_in_process(tiny_model):
 def test_blocks_of_examples_pass_as_in_process(tiny_model, tiny_clients):
     """What is kept of a block until the backward pass stays in the loops of the worker."""
     two_examples = 2 * tiny_model.activation_bytes_per_example
-    model = tiny_model.in_blocks(two_examples, keep=True)
+    model = tiny_model._in_blocks(two_examples, keep=True)
     pflego = algorithms.build("pflego", model, local_steps=3)
     assert_agreement(pflego, tiny_clients, "tff")

@@ -229,4 +229,4 @@ def test_a_divided_model_can_be_pickled():
 def test_a_rescaling_that_makes_larger_wants_what_is_scaled(scale, scales):
     """As a backbone that scales pixels by itself, after examples in [0, 1] were made pixels."""
     body = ending(layers.Rescaling(scale), layers.Rescaling(1 / 255))
-    assert pfl.SplitModel(body, 2).scales == scales
+    assert pfl.SplitModel(body, 2).body.scales == scales

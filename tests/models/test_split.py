@@ -47,7 +47,7 @@ def test_blocks_give_the_same_features_loss_and_gradients(tiny_model, in_block):
 
         return run
 
-    blocks = tiny_model.in_blocks(in_block * tiny_model.activation_bytes_per_example)
+    blocks = tiny_model._in_blocks(in_block * tiny_model.activation_bytes_per_example)
     plain, in_blocks = traced(tiny_model), traced(blocks)
     for examples in (1, 6, 7):
         data = np.float32(rng.normal(size=(examples, 4))), np.int32(rng.integers(0, 2, examples))
@@ -60,7 +60,7 @@ def test_blocks_give_the_same_features_loss_and_gradients(tiny_model, in_block):
 def test_pulling_back_in_blocks_gives_the_same_gradient(conv_model, keep):
     model, rng = conv_model, np.random.default_rng(0)
     theta = theta_of(model)
-    body = model.keras_body(theta)
+    body = model.body.clone(theta)
     shapes = tf.TensorSpec([None, *model.example_shape]), tf.TensorSpec([None, model.num_features])
 
     def traced(model):
@@ -72,7 +72,7 @@ def test_pulling_back_in_blocks_gives_the_same_gradient(conv_model, keep):
         return run
 
     size = model.activation_bytes_per_example
-    passed = {count: traced(model.in_blocks(count * size, keep=keep)) for count in (1, 3, 100)}
+    passed = {count: traced(model._in_blocks(count * size, keep=keep)) for count in (1, 3, 100)}
     for examples, in_block in ((1, 1), (6, 3), (7, 3), (7, 100)):
         # Rounded, so that windows of the pooling hold their maximum more than once.
         x = tf.constant(rng.normal(size=(examples, *model.example_shape)).round(), tf.float32)
@@ -113,9 +113,9 @@ def test_blocks_that_are_kept_pass_forward_once(conv_model, keep, passes):
         return sum(node.attr["f"].func.name in convolving for node in nodes)
 
     assert calls_with_convolutions(conv_model) == 1
-    assert calls_with_convolutions(conv_model.in_blocks(keep=keep)) == passes
+    assert calls_with_convolutions(conv_model._in_blocks(keep=keep)) == passes
     of_a_loop = SplitModel(sequential((5, 3), layers.SimpleRNN(4)), 2)
-    assert of_a_loop._body.saved_bytes() == np.inf  # It is never kept.
+    assert of_a_loop.body.saved_bytes() == np.inf  # It is never kept.
 
 
 def test_loss_in_blocks_passes_each_block_backward_once(tiny_model):
@@ -127,7 +127,7 @@ def test_loss_in_blocks_passes_each_block_backward_once(tiny_model):
         graph_def = traced.get_concrete_function(model.initial_weights()).graph.as_graph_def()
         return sum(node.op == "MatMul" for node in graphs.nodes_and_called(graph_def))
 
-    assert products(tiny_model.in_blocks()) == products(tiny_model) > 0
+    assert products(tiny_model._in_blocks()) == products(tiny_model) > 0
 
 
 def test_blocks_are_chosen_where_the_activations_do_not_fit(tiny_model):
@@ -161,5 +161,5 @@ def test_integer_examples_pass_through():
     model = SplitModel(body, 2)
     x, theta = examples_for(model, TOKEN_SERIES), theta_of(model)
     np.testing.assert_array_equal(model.features(theta, client_with(x)), body(x))
-    in_blocks = model.in_blocks(2 * model.activation_bytes_per_example)
+    in_blocks = model._in_blocks(2 * model.activation_bytes_per_example)
     np.testing.assert_array_equal(in_blocks.features(theta, client_with(x)), body(x))

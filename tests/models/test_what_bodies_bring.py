@@ -65,8 +65,8 @@ def sequences(**kwargs):
 )
 def test_an_integer_without_a_row_is_found(body, good, bad, found):
     model = pfl.SplitModel(body(), 2)
-    assert model.first_strange(np.array(good, np.int32)) is None
-    assert model.first_strange(np.array(bad, np.int32)) == found
+    assert model.body.lookups.first_strange(np.array(good, np.int32)) is None
+    assert model.body.lookups.first_strange(np.array(bad, np.int32)) == found
 
 
 def test_the_client_of_such_an_integer_is_named_before_the_first_round():

@@ -164,10 +164,11 @@ WITH_DATA = [
     (["--output_dir={tmp}/held", "--overwrite", "--clients_per_round=101"],
      "in [1, num_clients=100]; got 101", "Lower --clients_per_round"),
     (["--participation=range", "--clients_per_round_range=9,5"], "least <= most", "Set --clients"),
-    (["--new_clients=100"], "must be fewer than the 100 clients; got 100", "Lower --new_clients"),
+    (["--num_new_clients=100"], "must be fewer than the 100 clients; got 100",
+     "Lower --num_new_clients"),
     (["--partition=dirichlet", "--min_examples=500"], "must be at most 17", "Lower --min_examples"),
-    (["--permuted_clients=0.001"], "--permuted_clients must be 0 or a share that is at least one "
-     "of the 100 clients", "Raise --permuted_clients"),
+    (["--permuted_fraction=0.001"], "--permuted_fraction must be 0 or a share that is at least one "
+     "of the 100 clients", "Raise --permuted_fraction"),
     (["--network=omniglot_cnn"], "omniglot_cnn needs larger images", "Choose --network=mlp"),
 ]  # fmt: skip
 
@@ -179,7 +180,7 @@ WITH_TABLE = [
      "--split must be different columns", "got 'school' twice"),
     (["--split=last"], "--time_column must name columns of the table", "got None"),
     (["--min_rows=3"], "every client must have 3 rows or more; 1 of 2 clients have not, the first "
-     "is 'south' with 2", "Choose another --small_clients"),
+     "is 'south' with 2", "Choose another --on_small_client"),
     ([], "the column 'age' must have a value in every row; 1 of 6 have none, the first is row 1",
      "choose --missing=mean or --missing=drop"),
     (["--missing=refuse", "--feature_columns=age,sex"], "2 faults must be mended", "- --featu"),

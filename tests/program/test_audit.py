@@ -17,7 +17,7 @@ from tf_pflego.aggregation import privacy
 @pytest.fixture(scope="module", name="run")
 def run_fixture(run_of):
     private = {"dp_noise_multiplier": 1.5, "clip_norm": 0.5, "participation": "binomial"}
-    clients = {"num_clients": 11, "new_clients": 1, "clients_per_round": 10}
+    clients = {"num_clients": 11, "num_new_clients": 1, "clients_per_round": 10}
     return run_of("pflego", **private, **clients, num_rounds=3, local_steps=1)
 
 

@@ -222,7 +222,7 @@ def test_labels_and_gaps(runs, tmp_path, capsys):
         ({}, ["--table={tmp}/none.csv"], "none.csv does not exist"),
         ({}, ["--run={tmp}"], "--run must be the output directory of a run"),
         ({}, ["--bundle={tmp}"], "--run must be left out with --bundle"),
-        ({}, ["--run=", "--bundle={tmp}"], "--bundle must hold a bundle"),
+        ({}, ["--run=", "--bundle={tmp}"], "--bundle must be a directory"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(changed, flags, expected, runs, tmp_path, capsys):

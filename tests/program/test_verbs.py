@@ -157,7 +157,7 @@ EXPORT = ("export", "--run={run}", "--output_dir={tmp}/x")
         (["export", "--run={run}", "--output_dir={run}"], "--output_dir must be a new or empty"),
         (["export", "--run={run}", "--output_dir={run}", "--overwrite"], "has no clients.json"),
         ([*EXPORT, "--clients=33"], "a whole number in [0, 10), of a client, or all, or"),
-        ([*EXPORT, "--model=own"], "--model must be one of personalized"),
+        ([*EXPORT, "--served_model=own"], "--served_model must be one of personalized"),
         ([*EXPORT, "--quantize=int8"], "must be none for"),
         ([*EXPORT, "--format=bundle", "--quantize=int8"], "must be none or float16 for bundle"),
         (["personalize", "--run={run}"], "--data must be given"),

@@ -14,7 +14,7 @@ RUN = {
     "num_rounds": ROUNDS,
     "eval_every": 10,
     "checkpoint_every": EVERY,
-    "new_clients": 2,
+    "num_new_clients": 2,
     "new_client_epochs": 1,
 }
 METHOD = {"client_learning_rate": 0.05, "local_steps": 5}

@@ -173,7 +173,7 @@ def test_a_node_without_the_data_of_the_run_is_named(cluster, load, expected, ti
 
 REFUSED = {
     "--num_shards=21 --num_clients=20": ("the 20 clients; got 21", "Lower --num_shards"),
-    "--num_shards=21 --num_clients=22 --new_clients=2": ("the 20 clients", "Lower"),
+    "--num_shards=21 --num_clients=22 --num_new_clients=2": ("the 20 clients", "Lower"),
     "--ray_address=127.0.0.1:1": (
         "--ray_address must be a running cluster's, or empty",
         "`ray start --head`, or correct --ray_address",

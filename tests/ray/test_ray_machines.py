@@ -121,7 +121,7 @@ def test_whatever_is_lost_changes_no_bit_and_a_node_that_does_not_come_back_ends
     assert "without a token" not in said
 
     # The deadline is also that of the start of two processes.
-    process = start(tmp_path, digits_dir, cluster, "--node_deadline=60")
+    process = start(tmp_path, digits_dir, cluster, "--node_timeout=60")
     wait_for_rounds(process, tmp_path, 4)
     cluster.nodes[-1].kill()
     said = said_by(process, 2).splitlines()

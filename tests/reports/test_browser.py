@@ -57,7 +57,7 @@ def hostile_run(path):
     directory = large_run(path / MARKUP.replace("/", "\\"), 4)
     texts = {f"{MARKUP}{key}": MARKUP for key in ("a", "b")}
     about = {"algorithm": MARKUP, "dataset": MARKUP, "versions": texts, "class_mask": [MARKUP]}
-    configure(directory, **about, **texts, eval_clients=3)
+    configure(directory, **about, **texts, num_eval_clients=3)
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     names = {f"{MARKUP}/test_accuracy/client_mean/{MARKUP}": 0.5, MARKUP: 1.5, "text": MARKUP}
     records = [json.loads(line) | names | {"not_finite_clients": [MARKUP]} for line in lines]

@@ -44,7 +44,12 @@ def whole(tmp_path_factory):
     directory = large_run(tmp_path_factory.mktemp("damaged") / "run", 4)
     rows = "".join(f"{epoch},{client},0.5\n" for epoch in (0, 1) for client in (4, 5))
     (directory / "new_clients.csv").write_text("epoch,client,test_accuracy\n" + rows)
-    more = {"eval_clients": 0, "clients_per_round": 1, "versions": {"numpy": "1"}, "class_mask": 1}
+    more = {
+        "num_eval_clients": 0,
+        "clients_per_round": 1,
+        "versions": {"numpy": "1"},
+        "class_mask": 1,
+    }
     configure(directory, **more)
     return directory
 
@@ -169,12 +174,13 @@ CASES = [
     *((name, kind, KINDS[kind]) for name in FILES for kind in (KINDS if name in WHOLLY else SOME)),
     *(
         ("config.json", f"{name}={value!r}", in_config(**{name: value}))
-        for name in ("num_rounds", "eval_clients", "seed", "algorithm", "dataset")
+        for name in ("num_rounds", "num_eval_clients", "seed", "algorithm", "dataset")
         for value in (VALUES if name in ("num_rounds", "algorithm") else VALUES[:3])
-        if type(value) is not (int if name in ("num_rounds", "eval_clients", "seed") else str)
+        if type(value) is not (int if name in ("num_rounds", "num_eval_clients", "seed") else str)
     ),
     ("config.json", "texts", in_config(algorithm=ESCAPES, dataset="<b>\n\0", versions=[ESCAPES])),
-    ("config.json", "many", in_config(num_rounds=10**17, eval_clients=10**17, versions={"a": {}},
+    ("config.json", "many", in_config(num_rounds=10**17, num_eval_clients=10**17,
+     versions={"a": {}},
                                       **{f"{ESCAPES}{k}": v for k, v in enumerate(VALUES)})),
     *(
         ("metrics.jsonl", f"{name}={value!r}", in_records(**{name: value}))

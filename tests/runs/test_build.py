@@ -86,7 +86,7 @@ def test_a_number_beside_the_name_of_a_compression_is_that_of_its_wrapper(tiny_m
     for named, given in (("quantized:3", {"bits": 3}), ("top_k:0.1", {"share": 0.1})):
         config = RunConfig(compression=named)
         wrapped = aggregation_settings.wrapped(method, config, participation)
-        expected = pfl.compressed(method, named.partition(":")[0], **given)
+        expected = pfl.with_compression(method, named.partition(":")[0], **given)
         one, other = (algorithm.exchanges[0].upload_bytes for algorithm in (wrapped, expected))
         assert one(sums, ()) == other(sums, ()) != method.exchanges[0].upload_bytes(sums, ())
 

@@ -12,7 +12,7 @@ import tf_pflego as pfl
 from tests.runs.resumed import records_of
 from tf_pflego.core import statistic_names
 from tf_pflego.reports import stored
-from tf_pflego.runs import loading
+from tf_pflego.runs import loading, reader
 from tf_pflego.runs.progress import result_table
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.evaluation import summarize
@@ -43,10 +43,9 @@ def config_of(output, **changed):
 def finished(tmp_path_factory):
     """The directory of a run of two rounds, for which one client was new."""
     output = tmp_path_factory.mktemp("own") / "run"
-    seen = {}
-    config = config_of(output, new_clients=1, new_client_epochs=1)
-    summary = pfl.run(config, clients=clients_of(), on_clients=seen.update, local_steps=2)
-    table = result_table(summary, "mine", seen)
+    config = config_of(output, num_new_clients=1, new_client_epochs=1)
+    summary = pfl.run(config, clients=clients_of(), local_steps=2)
+    table = result_table(summary, "mine", reader.columns(output / "clients.csv"))
     assert "client south" in table and "client 1" not in table
     return output
 
@@ -114,7 +113,7 @@ def test_files_have_who_the_clients_are_and_what_was_run(finished, tmp_path):
     said = {"dataset": "mine", "num_clients": 4, "partition": "own", "network": "mlp"}
     said |= {"label_space": "local", "class_mask": False, "validation_fraction": 0.0}
     dealing = ("personalization", "classes_per_client", "dirichlet_alpha", "min_examples")
-    dealing += ("permuted_clients", "shifted_clients", "shift", "omniglot_splits")
+    dealing += ("permuted_fraction", "shifted_fraction", "shift", "omniglot_splits")
     said |= dict.fromkeys(dealing)
     assert {name: told[name] for name in said} == said
 
@@ -149,7 +148,7 @@ def test_a_dataset_that_was_loaded_for_the_run_is_no_own_clients(digits_dir, tmp
 def test_a_run_goes_on_with_its_own_clients_alone(finished, tmp_path):
     output = shutil.copytree(finished, tmp_path / "run")
     for rounds in (2, 3):  # Also of a run that has ended.
-        new = {"new_clients": 1, "new_client_epochs": 1}
+        new = {"num_new_clients": 1, "new_client_epochs": 1}
         config = config_of(output, num_rounds=rounds, resume=True, **new)
         turned = clients_of(("north", "south", "west", "east"))
         others = r"2 of 4 are not, the first is client west, in whose place it has east. Give the"

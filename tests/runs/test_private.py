@@ -160,7 +160,7 @@ def test_what_does_not_go_together_is_refused(digits_dir, tmp_path, capsys, flag
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"spare_clients": 2}, "`spare_clients` must be 0 with differential privacy"),
+        ({"num_spare_clients": 2}, "`num_spare_clients` must be 0 with differential privacy"),
         ({"client_weights": "examples"}, "`client_weights` must be uniform with differential"),
         ({"checkpoint_every": 5}, "`checkpoint_every` must be 1 with differential privacy"),
         ({"dp_mechanism": "local"}, "`dp_mechanism` must be gaussian or banded"),

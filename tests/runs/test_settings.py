@@ -11,7 +11,9 @@ import sys
 import pytest
 
 from tf_pflego.algorithms import settings_of_methods
+from tf_pflego.runs import reader
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.sweeps import store
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "tf_pflego"
 NAMES = {field.name for field in dataclasses.fields(RunConfig)} | settings_of_methods().keys()
@@ -26,11 +28,20 @@ LISTS = {
     "sweeps/filling.py": [["algorithm", "dataset", "personalization"]],
     # with which of them privacy is claimed,
     "runs/aggregation_settings.py": [["dp_epsilon", "dp_noise_multiplier"]],
-    # and what a function of the data, which knows no settings, takes from which, and must have.
+    # what a function of the data, which knows no settings, takes as a list, or as None, and needs,
+    "data/tables/reading.py": [["feature_columns", "time_column"]],
     "runs/table_settings.py": [
-        ["client_column", "feature_columns", "label_column"],
-        ["category_columns", "split", "time_column"],
+        ["category_columns", "feature_columns", "label_column", "text_columns"],
+        ["feature_columns", "time_column"],
         ["client_column", "label_column"],
+    ],
+    # and what they were called.
+    "runs/reader.py": [
+        ["num_eval_clients", "num_new_clients"],
+        ["num_spare_clients", "on_small_client"],
+        ["permuted_fraction", "shifted_fraction"],
+        ["client_dropout", "client_learning_rate_decay"],
+        ["node_timeout", "round_timeout"],
     ],
 }
 
@@ -70,7 +81,9 @@ from tf_pflego.devices import definition as federation
 from tf_pflego.program import help_pages
 from tf_pflego.reports import series
 from tf_pflego.runs import reader
+from tf_pflego.runs import reader
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.sweeps import store
 from tf_pflego.sweeps import experiments, store
 
 runs = [dataclasses.asdict(RunConfig(patience=n, shelf=f"s{n}", dealer=n)) for n in (1, 2)]
@@ -180,3 +193,13 @@ def test_a_new_value_of_a_setting_runs_everywhere_by_its_declaration_alone(tmp_p
         "read again": [True, True],
         "told": "signs",
     }
+
+
+def test_stored_settings_are_read_under_their_former_names(tmp_path):
+    former = reader._FORMER_NAMES
+    assert {*former.values()} <= NAMES and not NAMES & {*former}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(dict.fromkeys(former, 3)), encoding="utf-8")
+    assert reader.configuration(path) == dict.fromkeys(former.values(), 3)
+    row = {"flags": "--new_clients=3", "plan": '{"eval_clients": 4}'}
+    assert store.settings_of(row) == ({"num_new_clients": "3"}, {"num_eval_clients": "4"})

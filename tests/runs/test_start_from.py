@@ -195,8 +195,8 @@ def test_arrays_of_next_month_follow_in_python(june, tmp_path, caplog):
             output_dir="",
             start_from=earlier.path,
         )
-        told = {"test": "last", "time": "year", "task": earlier.clients.task}
-        told |= {"min_rows": 6, "small_clients": "drop"}
+        told = {"split": "last", "time_column": "year", "task": earlier.clients.task}
+        told |= {"min_rows": 6, "on_small_client": "drop"}
         label = earlier.run_config.label_column
         columns = table, "School", label, ["Sex", "SES"]
         with pytest.raises(ValueError, match="must have the preprocessing of the run"):

@@ -17,7 +17,7 @@ from tf_pflego.runs.run_directory import RunDirectoryError
 pytestmark = pytest.mark.usefixtures("traced_once")
 FLAGS = (
     *("--client_column=School", "--label_column=Passed", "--feature_columns=Sex,SES"),
-    *("--split=last", "--time_column=year", "--small_clients=drop"),
+    *("--split=last", "--time_column=year", "--on_small_client=drop"),
     *("--min_rows=6", "--clients_per_round=2", "--local_steps=2", "--engine=in_process"),
 )
 
@@ -45,8 +45,8 @@ def test_its_directory_says_what_the_columns_became(table, output):
     config = json.loads((output / "config.json").read_text())
     assert (config["dataset"], config["table"]) == ("pupils.csv", str(table))
     expected = pfl.from_table(
-        table, "School", "Passed", ["Sex", "SES"], test="last", time="year",
-        min_rows=6, small_clients="drop",
+        table, "School", "Passed", ["Sex", "SES"], split="last", time_column="year",
+        min_rows=6, on_small_client="drop",
     )  # fmt: skip
     about = json.loads((output / "preprocessing.json").read_text())
     columns = expected.preprocessing.columns
@@ -136,11 +136,11 @@ def test_private_runs_reject_words_of_their_clients_and_support_public_words(
     assert not (tmp_path / "run").exists()
 
     of_table = functools.partial(pfl.from_table, path, "School", "Passed", ["essay", "SES"])
-    own = of_table(texts=["essay"])
+    own = of_table(text_columns=["essay"])
     drawn = pfl.Participation(own.num_clients, 2)
     model = pfl.SplitModel(pfl.mlp(own.example_shape, seed=0), num_outputs=2)
     method = pfl.build_algorithm("fedavg", model)
-    private = pfl.private(method, drawn, num_rounds=1, noise_multiplier=2, clip_norm=1)
+    private = pfl.with_dp(method, drawn, num_rounds=1, noise_multiplier=2, clip_norm=1)
     with pytest.raises(ValueError, match="must have a public vocabulary"):
         pfl.Simulation(private, own, drawn, "in_process")
     public = of_table(preprocessing=own.preprocessing)

@@ -18,20 +18,33 @@ KNOWN = {
     "clients_per_round": {"clients_per_round": 7},
     "participation": {"participation": "cyclic"},
     "clients_per_round_range": {"participation": "range", "clients_per_round_range": "1,3"},
-    "dropout_rate": {"dropout_rate": 0.3},
-    "new_clients": {"new_clients": 5},
+    "client_dropout": {"client_dropout": 0.3},
+    "new_clients": {"num_new_clients": 5},
     "partition": {"partition": "dirichlet", "num_clients": 6},  # It deals to other clients.
 }
 # Other values of what is text, or goes with few others.
 CHOSEN = {"algorithm": "pflego", "omniglot_splits": "train", "network": "mlp", "personal": "bias"}
 CHOSEN |= {"compression": "quantized:8", "robust_sum": "median", "attack": "noise"}
-CHOSEN |= {"statistics": "accuracy", "clip_norm": 0.3, "dp_mechanism": "local", "eval_clients": 5}
+CHOSEN |= {
+    "statistics": "accuracy",
+    "clip_norm": 0.3,
+    "dp_mechanism": "local",
+    "num_eval_clients": 5,
+}
 # Of tables, whose clients are counted before participants are drawn, and of real federations, which
 # `runs.device_settings` refuses where the accounting does not know of them.
 NEITHER = {
     *("dataset", "client_column", "label_column", "feature_columns", "category_columns", "split"),
-    *("time_column", "text_columns", "text_words", "task", "missing", "min_rows", "small_clients"),
-    *("separator", "decimal", "unpacked_mb", "engine", "client_names", "spare_clients"),
+    *(
+        "time_column",
+        "text_columns",
+        "text_words",
+        "task",
+        "missing",
+        "min_rows",
+        "on_small_client",
+    ),
+    *("separator", "decimal", "unpacked_mb", "engine", "client_names", "num_spare_clients"),
     *("start_from", "omniglot_splits", "standardize_labels", "huber_delta", "num_shards"),
 }
 SECRET = np.array([3, 4])
@@ -56,7 +69,7 @@ def drawn(monkeypatch, digits_dir, **changes):
         return accountant, [simulation.participation.draw(seed, n).tolist() for n in range(1, 200)]
 
 
-@pytest.mark.parametrize("name", each_of(KNOWN, ("dropout_rate", "clients_per_round_range")))
+@pytest.mark.parametrize("name", each_of(KNOWN, ("client_dropout", "clients_per_round_range")))
 def test_the_accounting_knows_how_participants_are_drawn(name, monkeypatch, digits_dir):
     outcome = drawn(monkeypatch, digits_dir, **KNOWN[name])
     assert (outcome is None) == (name == "clients_per_round_range")
@@ -65,7 +78,7 @@ def test_the_accounting_knows_how_participants_are_drawn(name, monkeypatch, digi
         participation = accountant.participation
         share = participation.clients_per_round / participation.num_clients
         took_part = np.mean([len(ids) for ids in rounds]) / participation.num_clients
-        reported = 1 - participation.dropout_rate
+        reported = 1 - participation.client_dropout
         assert took_part == pytest.approx(share * reported, abs=0.04)
         assert max(map(max, filter(None, rounds))) == participation.num_clients - 1
 

@@ -57,7 +57,7 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
     recurrent = body_of_tokens(layers.Bidirectional(layers.LSTM(3)), mask_zero=True)
     models = [*bodies_of_document(), pfl.SplitModel(recurrent, 2)]
     del models[1]  # It has dense layers alone, as others.
-    assert [model.has_loops for model in models] == [False, True, False, False, True]
+    assert [model.body.has_loops for model in models] == [False, True, False, False, True]
     of_tables = test_raw_columns.exported(tmp_path)
     expected, files = {f"serve_{path}": rows for path, rows in of_tables.items()}, [*of_tables]
     # One is frozen in part, as in test_frozen_features.py, and one of a class of the document;

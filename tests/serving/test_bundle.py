@@ -206,7 +206,7 @@ def test_networks_of_their_own_and_other_bodies_are_refused(tmp_path):
         with pytest.raises(ValueError, match="`heads` must be one of float32, float16"):
             pfl.export_bundle(simulation, "all", tmp_path / "bundle", heads="int8")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="`directory` must hold a bundle"):
+    with pytest.raises(ValueError, match="`bundle` must be a directory"):
         pfl.PersonalModels(tmp_path)
     with trained() as simulation:
         pfl.export_bundle(simulation, "all", tmp_path / "bundle")

@@ -168,7 +168,7 @@ def test_quantised_files_are_smaller_and_as_accurate(digits_dir, tmp_path):
     digits = pfl.load_dataset("digits", digits_dir)
     labels = digits.train.labels, digits.test.labels
     partition = pfl.round_robin(*labels, 5, classes_per_client=3, num_classes=10, seed=0)
-    clients = pfl.federate(digits, partition)
+    clients = pfl.assign_clients(digits, partition)
     model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), 3)
     algorithm = pfl.build_algorithm("pflego", model, client_learning_rate="auto")
     with pfl.Simulation(algorithm, clients, pfl.Participation(5, 5), "in_process") as simulation:

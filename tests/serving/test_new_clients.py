@@ -99,7 +99,7 @@ def test_a_run_keeps_its_last_clients_for_the_end(digits_dir, tmp_path):
         partition="dirichlet",
         num_clients=6,
         clients_per_round=2,
-        new_clients=2,
+        num_new_clients=2,
         new_client_epochs=2,
         new_client_learning_rate=0.1,
         num_rounds=2,

@@ -45,17 +45,19 @@ def simulation_with(kind):
     """A simulation on a table with columns of all kinds (mixed), or of one with codes (item)."""
     columns = schools.columns()
     columns["family income, $"] = columns.pop("SES")
-    table, common = pa.table(columns), {"client": "School", "label": "Passed"}
+    table, common = pa.table(columns), {"client_column": "School", "label_column": "Passed"}
     if kind == "item":
-        clients = pfl.from_table(table, features=["year"], encoding="codes", **common)
+        clients = pfl.from_table(table, feature_columns=["year"], encoding="codes", **common)
         body = [tf.keras.Input((1,), dtype="int32"), tf.keras.layers.Embedding(60, 3)]
         return trained(clients, tf.keras.Sequential([*body, tf.keras.layers.Flatten()]))
     if kind == "text":
         words = np.random.default_rng(1).choice(["a good", "Bad", "school", "École"], (45, 3))
         table = table.append_column("essay", [list(map(" ".join, words))])
         table = table.append_column("SES", table["family income, $"])
-        return trained(pfl.from_table(table, features=list(TEXT), texts=["essay"], **common))
-    columns = {"features": list(MIXED), "categories": ["year"], "missing": "mean"}
+        return trained(
+            pfl.from_table(table, feature_columns=list(TEXT), text_columns=["essay"], **common)
+        )
+    columns = {"feature_columns": list(MIXED), "category_columns": ["year"], "missing": "mean"}
     return trained(pfl.from_table(table, **columns, **common))
 
 

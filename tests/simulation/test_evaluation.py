@@ -157,7 +157,7 @@ def test_pflego_learns_the_same_whatever_its_clients_call_their_classes(tiny_mod
     assert any(place.tolist() != [0, 1, 2] for place in places)
     every, ends, heads = range(4), [], None
     for partition in (plain, permuted):
-        clients = data.federate(dataset, partition)
+        clients = data.assign_clients(dataset, partition)
         with Simulation(algorithm, clients, Participation(4, 2), "in_process") as simulation:
             if heads is None:
                 heads = simulation.client_states(every).head
@@ -177,7 +177,7 @@ def test_pflego_learns_the_same_whatever_its_clients_call_their_classes(tiny_mod
 @pytest.fixture(scope="module")
 def clients(digits_dir):
     config = pfl.RunConfig(
-        data_dir=digits_dir, num_clients=10, permuted_clients=0.3, shifted_clients=0.5
+        data_dir=digits_dir, num_clients=10, permuted_fraction=0.3, shifted_fraction=0.5
     )
     return loading.load_clients(config)
 
@@ -186,7 +186,7 @@ def of_groups(clients):
     model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), num_outputs=2)
     algorithm = pfl.build_algorithm("ditto", model, local_steps=2)
     drawn = pfl.Participation(10, 4)
-    return pfl.Simulation(algorithm, clients, drawn, "in_process", eval_clients=6)
+    return pfl.Simulation(algorithm, clients, drawn, "in_process", num_eval_clients=6)
 
 
 def test_a_round_says_how_each_group_of_disagreeing_clients_fares(clients):

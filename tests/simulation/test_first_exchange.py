@@ -60,7 +60,7 @@ def simulation_of(model, participation):
 
 
 def test_it_counts_all_clients_and_the_others_count_as_ever(tiny_model):
-    drawn = Participation(CLIENTS, 2, dropout_rate=0.5)
+    drawn = Participation(CLIENTS, 2, client_dropout=0.5)
     with simulation_of(tiny_model, drawn) as simulation:
         of_all = []
         for number in (1, 2, 3):
@@ -90,7 +90,7 @@ def test_who_does_not_report_has_no_part_in_it(spare, tiny_model):
 
 def test_all_clients_are_drawn_once_and_none_drops_out():
     for mode in ("fixed", "binomial", "range", "cyclic"):
-        drawn = Participation(7, 2, mode, (0, 2), dropout_rate=0.9)
+        drawn = Participation(7, 2, mode, (0, 2), client_dropout=0.9)
         assert drawn.draw(5, 1, FIRST_ROUND).tolist() == list(range(7))
         assert not len(drawn.dropped(5, 1, FIRST_ROUND))
         assert not len(drawn.draw(5, 2, FIRST_ROUND))
@@ -100,7 +100,7 @@ def test_privacy_is_not_claimed_for_it_and_secure_sums_have_bits_for_all_clients
     settings = {"num_rounds": 3, "noise_multiplier": 1.0, "clip_norm": 1.0}
     method, drawn = build("feddbe", tiny_model), Participation(CLIENTS, 1, "binomial")
     with pytest.raises(ValueError, match=r"got feddbe, which begins with .* all clients"):
-        pfl.private(method, drawn, **settings)
-    algorithm = pfl.secure(method, clip_norm=1.0, bits=3)
+        pfl.with_dp(method, drawn, **settings)
+    algorithm = pfl.with_secure_aggregation(method, clip_norm=1.0, bits=3)
     with pytest.raises(ValueError, match="sums over 4 clients do not wrap around"):
         Simulation(algorithm, four_clients(), drawn, "in_process")

@@ -112,7 +112,7 @@ def test_a_simulation_divides_what_was_built_for_the_body(
             simulation.close()
     assert_near(learns["divided"], learns["hidden"], **NEAR)
     assert ("computed in each round" in caplog.text) == (place == "no room")
-    robust = pfl.robust(build_method("fedavg", model), "median")
+    robust = pfl.with_robust_aggregation(build_method("fedavg", model), "median")
     with pfl.Simulation(robust, clients, pfl.Participation(2, 2), "in_process") as simulation:
         assert simulation.algorithm is robust and simulation.data is clients
 

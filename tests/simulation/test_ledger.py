@@ -13,7 +13,7 @@ SETTINGS = {"num_rounds": 5, "noise_multiplier": 2.0, "clip_norm": 1.0}
 @pytest.fixture(name="opened")
 def opened_fixture(tiny_model, tiny_clients):
     drawn = pfl.Participation(tiny_clients.num_clients, tiny_clients.num_clients)
-    private = pfl.private(pfl.build_algorithm("pflego", tiny_model), drawn, **SETTINGS)
+    private = pfl.with_dp(pfl.build_algorithm("pflego", tiny_model), drawn, **SETTINGS)
     return lambda: pfl.Simulation(private, tiny_clients, drawn, "in_process")
 
 

@@ -48,7 +48,7 @@ def test_predictions_are_those_of_the_clients_models(name, tiny_model, tiny_clie
         np.testing.assert_array_equal(simulation.predict()[1], simulation.predict("test")[1])
         with pytest.raises(ValueError, match="`split` must be one of train, test, validation;"):
             simulation.predict("all")
-        with pytest.raises(ValueError, match="`name` must be one of"):
+        with pytest.raises(ValueError, match="`served_model` must be one of"):
             simulation.predict("test", "other")
 
 
@@ -95,7 +95,7 @@ def test_another_task_counts_something_else(engine, tiny_model, tiny_clients):
 def test_own_metrics_are_of_each_client_and_its_test_examples(engine, tiny_model):
     clients = make_clients((3, 7, 5, 4, 6), (2, 4, 3, 2, 3), (2, 3, 2, 3, 2))
     metrics = {"macro_f1": macro_f1, "hits": lambda y, p: np.sum(p.argmax(axis=1) == y)}
-    with simulation_of(tiny_model, clients, "ditto", engine, eval_clients=3) as simulation:
+    with simulation_of(tiny_model, clients, "ditto", engine, num_eval_clients=3) as simulation:
         record = simulation.run_round(evaluate=True, metrics=metrics)
         actual = simulation.evaluate_all(metrics=metrics)
         for position, (name, evaluation) in enumerate(actual.items()):

@@ -103,7 +103,7 @@ def test_blocks_of_other_rows_and_settings_are_not_taken(tiny_model, tmp_path):
 
 @pytest.mark.thorough
 def test_a_wrapped_method(tiny_model, tiny_clients):
-    algorithm = pfl.compressed(build_method("pflego", tiny_model), "top_k", share=0.5)
+    algorithm = pfl.with_compression(build_method("pflego", tiny_model), "top_k", share=0.5)
     with simulation_of(algorithm, tiny_clients) as simulation:
         assert_fitted_alike(simulation, 20, 0.05)
 
@@ -250,7 +250,7 @@ def test_a_private_run_has_no_mean_of_heads(masked_model, masked_clients):
     """It would show a client the others' heads without noise."""
     everyone = pfl.Participation(masked_clients.num_clients, masked_clients.num_clients)
     claim = {"epsilon": 8.0, "num_rounds": 2, "clip_norm": 1.0}
-    algorithm = pfl.private(build_method("pflego", masked_model), everyone, **claim)
+    algorithm = pfl.with_dp(build_method("pflego", masked_model), everyone, **claim)
     with (
         pfl.Simulation(algorithm, masked_clients, everyone, "in_process") as simulation,
         pytest.raises(ValueError, match=r"`toward_mean` must be 0 for a private .* got 2.0"),

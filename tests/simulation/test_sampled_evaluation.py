@@ -26,11 +26,11 @@ ERROR = f"{MEAN}/standard_error"
 HELD_ERROR = ERROR.replace("test", "validation")
 
 
-def simulation_of(model, engine="in_process", eval_clients=3, seed=0):
+def simulation_of(model, engine="in_process", num_eval_clients=3, seed=0):
     clients = make_clients((3, 7, 5, 4, 6), (2, 4, 3, 2, 3), (2, 3, 2, 3, 2))
     algorithm = built("ditto", model, local_steps=3)
     return Simulation(
-        algorithm, clients, Participation(5, 2), engine, seed, eval_clients=eval_clients
+        algorithm, clients, Participation(5, 2), engine, seed, num_eval_clients=num_eval_clients
     )
 
 
@@ -58,8 +58,8 @@ def test_the_sample_is_tested_as_all_clients_are(engine, tiny_model):
 def test_the_weights_do_not_depend_on_the_sample(tiny_model):
     """A sample of all clients has no error."""
     ends = []
-    for eval_clients in (0, 2, 5):
-        with simulation_of(tiny_model, eval_clients=eval_clients) as simulation:
+    for num_eval_clients in (0, 2, 5):
+        with simulation_of(tiny_model, num_eval_clients=num_eval_clients) as simulation:
             for _ in range(3):
                 record = simulation.run_round(evaluate=True)
             ends.append(tf.nest.flatten(simulation.client_states(range(5))))
@@ -103,11 +103,11 @@ def test_each_client_is_drawn_as_often():
 
 def test_a_sample_that_there_is_not_is_refused_and_clients_that_leave_change_it(tiny_model):
     for wrong in (1, 6, -1, 2.5):
-        with pytest.raises(ValueError, match="`eval_clients` must be"):
-            simulation_of(tiny_model, eval_clients=wrong)
+        with pytest.raises(ValueError, match="`num_eval_clients` must be"):
+            simulation_of(tiny_model, num_eval_clients=wrong)
     with simulation_of(tiny_model) as simulation:
         simulation.run_round()
-        with pytest.raises(ValueError, match=r"`eval_clients` must be 0 .* from 2 to 2"):
+        with pytest.raises(ValueError, match=r"`num_eval_clients` must be 0 .* from 2 to 2"):
             simulation.change_clients(leave=[0, 1, 2], participation=Participation(2, 1))
         simulation.change_clients(leave=[4])
         actual = simulation.evaluate(sampled=True)
@@ -124,7 +124,7 @@ def run_directory(digits_dir, tmp_path_factory):
 
 def config_of(path, digits_dir, **others):
     places = {"data_dir": digits_dir, "engine": "in_process", "output_dir": str(path)}
-    counts = {"num_clients": 12, "clients_per_round": 4, "num_rounds": 4, "eval_clients": 5}
+    counts = {"num_clients": 12, "clients_per_round": 4, "num_rounds": 4, "num_eval_clients": 5}
     return pfl.RunConfig(**places | counts | {"validation_fraction": 0.25} | others)
 
 
@@ -160,7 +160,11 @@ def test_a_run_ends_with_the_clients_of_its_sample(run_directory, digits_dir, ca
 def test_a_run_goes_on_with_its_own_sample_alone(run_directory, digits_dir, tmp_path):
     path = tmp_path / "copy"
     shutil.copytree(run_directory, path)
-    others = [("eval_clients", 5, 0), ("eval_clients", 5, 6), ("validation_fraction", 0.25, 0.2)]
+    others = [
+        ("num_eval_clients", 5, 0),
+        ("num_eval_clients", 5, 6),
+        ("validation_fraction", 0.25, 0.2),
+    ]
     for name, had, asked in others:
         config = config_of(path, digits_dir, num_rounds=5, resume=True, **{name: asked})
         with pytest.raises(ValueError, match=f"`{name}`: expected {had}, got {asked}"):

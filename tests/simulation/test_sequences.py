@@ -104,7 +104,7 @@ def test_padded_sequences_are_as_their_positions_one_by_one(method, padded, mode
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", ["pflego", "fedavg"])
 def test_blocks_are_as_one_pass(method, padded, model):
-    actual, metrics = after_rounds(method, model.in_blocks(block_bytes=1), padded)
+    actual, metrics = after_rounds(method, model._in_blocks(block_bytes=1), padded)
     expected, expected_metrics = after_rounds(method, model, padded)
     assert_near(tf.nest.flatten(actual), tf.nest.flatten(expected), atol=1e-6)
     assert metrics == pytest.approx(expected_metrics, rel=1e-5)

@@ -57,7 +57,7 @@ def test_tensorflow_that_runs_otherwise_is_refused(tiny_model, tiny_clients):
     drawn = pfl.Participation(tiny_clients.num_clients, 2)
     with pfl.Simulation(built(tiny_model), tiny_clients, drawn, "in_process") as simulation:
         new = pfl.NewClients(simulation, tiny_clients, 1, 0.1)
-        body = tiny_model.keras_body(tiny_model.initial_theta)
+        body = tiny_model.body.clone(tiny_model.initial_theta)
         doors = {
             "mlp": lambda: pfl.mlp((4,), seed=0),
             "SplitModel": lambda: pfl.SplitModel(body, 3),

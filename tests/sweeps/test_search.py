@@ -33,7 +33,7 @@ def test_a_search_that_was_interrupted_goes_on_with_the_same_proposals(searched,
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runner.sweep(searching, tmp_path / "sweep", between_steps=stop_in_the_third_trial)
+        runner.make(searching, tmp_path / "sweep", between_steps=stop_in_the_third_trial)
     again = runner.sweep(searching, tmp_path / "sweep")
     for name in (store.TUNING, store.RUNS):
         assert rows_of(whole.path, name) == rows_of(again.path, name)
@@ -43,7 +43,7 @@ def test_a_search_keeps_its_trials_where_other_cells_are_run(searched, tmp_path)
     searching, whole = searched
     both = [*searching.cells, {"algorithm": "local", "dirichlet_alpha": (0.2, 2)}]
     shutil.copytree(whole.path, tmp_path / "sweep")
-    again = runner.sweep(
-        dataclasses.replace(searching, cells=both), tmp_path / "sweep", only=["local"]
-    )
+    experiment = dataclasses.replace(searching, cells=both)
+    local = [cell for cell in experiment.planned if cell.name == "local"]
+    again = runner.make(experiment, tmp_path / "sweep", cells=local)
     assert [row["run"] for row in again.tuning_rows] == TRIALS * ["fedavg"] + 2 * ["local"]

@@ -8,7 +8,7 @@ import pytest
 import tf_pflego as pfl
 from tests.starts import assert_refused, in_this_process
 from tests.sweeps.conftest import made
-from tf_pflego.sweeps import store
+from tf_pflego.sweeps import runner, store
 from tf_pflego.system import durable
 
 
@@ -72,7 +72,7 @@ def test_files_are_written_while_it_goes_on(tmp_path, tiny_clients, without_pict
     cells = pfl.grid(algorithm="local", num_rounds=1, clients_per_round=1)
     experiment = pfl.Experiment(cells, seeds=(0, 1), clients=tiny_clients)
     seen, path = set(), tmp_path / store.RUNS
-    pfl.sweep(experiment, tmp_path, between_steps=lambda: seen.add(len(store.read(path))))
+    runner.make(experiment, tmp_path, between_steps=lambda: seen.add(len(store.read(path))))
     assert {0, 1} <= seen
 
 

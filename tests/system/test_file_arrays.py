@@ -99,7 +99,7 @@ def test_a_dataset_is_read_as_tfds_gives_it_in_less_memory_than_it_needs(tmp_pat
         labels, images = prepared.read(large, "train", ("label", "image"))
         dataset = data.Dataset("large", data.Examples(images, labels), None, 3)
         partition = data.dirichlet(labels, 3, 3, seed=0, alpha=10.0, min_examples=9)
-        clients = data.federate(dataset, partition)
+        clients = data.assign_clients(dataset, partition)
         for some in (clients, clients.without([1])):
             mapped.MappedData(some).close()
     assert clients.train.examples.nbytes + clients.test.examples.nbytes == images.nbytes

@@ -127,7 +127,7 @@ def test_private_uploads_move_the_server_as_in_a_simulation(name, tiny_model):
         algorithm, PARTICIPATION, clients, noise_multiplier=0, **settings
     )
     training, _ = trained(name, tiny_model, clients, aggregator=factory)
-    private = pfl.private(algorithm, PARTICIPATION, num_rounds=3, noise_multiplier=1e-9, **settings)
+    private = pfl.with_dp(algorithm, PARTICIPATION, num_rounds=3, noise_multiplier=1e-9, **settings)
     # With the participants of the process, which are no secret.
     open_draw = dataclasses.replace(private.release, participation_seed=None)
     private = dataclasses.replace(private, release=open_draw)
@@ -190,7 +190,9 @@ REFUSED = {
         r"`clients` must count alike, .*uniform_weights=True",
     ),
     "wrapped": (
-        lambda model, clients: process_of(pfl.secure(build("pflego", model), clip_norm=1), clients),
+        lambda model, clients: process_of(
+            pfl.with_secure_aggregation(build("pflego", model), clip_norm=1), clients
+        ),
         r"must be a method as it is built.*private_aggregator",
     ),
     "uploads of single clients": (

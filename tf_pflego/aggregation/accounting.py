@@ -91,7 +91,7 @@ class Accountant:
                 "`participation` must have the mode cyclic for the mechanism banded; got "
                 f"{mode}. Set the mode to cyclic, or the mechanism to gaussian."
             )
-        if self.mechanism == SKELLAM and (mode != "fixed" or self.participation.dropout_rate):
+        if self.mechanism == SKELLAM and (mode != "fixed" or self.participation.client_dropout):
             raise ValueError(
                 "`participation` must have the mode fixed and no drop-out for the mechanism "
                 "skellam, of whose noise each of r clients adds the part 1 / r; got "

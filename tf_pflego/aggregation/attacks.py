@@ -43,7 +43,9 @@ _FLIPPED_BY, _NOISE_BY = -4.0, 10.0
 _CIRCLE, _STEP = 2**32, 2654435769  # The step is the circle over the golden ratio.
 
 
-def attacked(algorithm: Algorithm, attack: str, attackers: float, *, seed: int = 0) -> Algorithm:
+def with_attackers(
+    algorithm: Algorithm, attack: str, attackers: float, *, seed: int = 0
+) -> Algorithm:
     """Returns an algorithm with a share of the clients as attackers.
 
     Args:
@@ -60,8 +62,8 @@ def attacked(algorithm: Algorithm, attack: str, attackers: float, *, seed: int =
         single clients.
 
     Example, explained in docs/aggregation.md#attacks-and-robust-sums:
-      >>> harmed = pfl.attacked(algorithm, "sign_flip", attackers=0.2)
-      >>> pfl.robust(harmed, "median")
+      >>> harmed = pfl.with_attackers(algorithm, "sign_flip", attackers=0.2)
+      >>> pfl.with_robust_aggregation(harmed, "median")
       Algorithm(pflego, 1 exchange per round, serves personalized)
     """
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
@@ -96,7 +98,10 @@ def attacked(algorithm: Algorithm, attack: str, attackers: float, *, seed: int =
 
 
 DECLARED = CHOICE.declared(
-    1, lambda algorithm, kind, run, attackers: attacked(algorithm, kind, attackers, seed=run.seed)
+    1,
+    lambda algorithm, kind, run, attackers: with_attackers(
+        algorithm, kind, attackers, seed=run.seed
+    ),
 )
 
 

@@ -61,7 +61,7 @@ class _Compressor(NamedTuple):
     remembers: bool = False  # whether the client keeps what is left out
 
 
-def compressed(
+def with_compression(
     algorithm: Algorithm, compression: str = "quantized", *, bits: int = 8, share: float = 0.01
 ) -> Algorithm:
     """Returns an algorithm with smaller uploads.
@@ -85,7 +85,7 @@ def compressed(
         the method must see the uploads of single clients.
 
     Example, explained in docs/aggregation.md#fewer-bytes:
-      >>> smaller = pfl.compressed(algorithm, "quantized", bits=8)
+      >>> smaller = pfl.with_compression(algorithm, "quantized", bits=8)
       >>> with pfl.Simulation(smaller, clients, participation, engine="in_process") as trained:
       ...     trained.run_round()["bytes_up"] < simulation.run_round()["bytes_up"]
       True
@@ -137,7 +137,7 @@ def compressed(
 
 
 DECLARED = CHOICE.declared(
-    2, lambda algorithm, how, run, **number: compressed(algorithm, how, **number)
+    2, lambda algorithm, how, run, **number: with_compression(algorithm, how, **number)
 )
 
 

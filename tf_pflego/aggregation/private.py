@@ -21,7 +21,7 @@ _NOT_ADAPTIVE = {
 _LEAST_NOISE = 1e-9  # No accountant has a meaningful epsilon for less.
 
 
-def private(
+def with_dp(
     algorithm: Algorithm,
     participation: Participation,
     *,
@@ -58,7 +58,7 @@ def private(
 
     Example, explained in docs/privacy.md:
       >>> sampling = pfl.Participation(num_clients=3, clients_per_round=2, mode="binomial")
-      >>> pfl.private(algorithm, sampling, num_rounds=10, noise_multiplier=1.0, clip_norm=1.0)
+      >>> pfl.with_dp(algorithm, sampling, num_rounds=10, noise_multiplier=1.0, clip_norm=1.0)
       Algorithm(pflego, 1 exchange per round, serves personalized)
     """
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
@@ -106,7 +106,7 @@ def claimed(run: Any) -> dict[str, Any]:
 def _asked_for(algorithm, run, participation):
     if not run.is_private:
         return algorithm
-    return private(algorithm, participation, clip_norm=run.clip_norm, **claimed(run))
+    return with_dp(algorithm, participation, clip_norm=run.clip_norm, **claimed(run))
 
 
 _NAMED = {name: f"dp_{name}" for name in ("epsilon", "delta", "noise_multiplier", "mechanism")}

@@ -58,7 +58,7 @@ CHOICE = Choice(
 _STEPS, _SMOOTHING = 10, 1e-6  # Source (3) takes fewer steps, each of which costs it messages.
 
 
-def robust(
+def with_robust_aggregation(
     algorithm: Algorithm,
     robust_sum: str,
     *,
@@ -89,7 +89,7 @@ def robust(
         server must see the uploads of single clients.
 
     Example, explained in docs/aggregation.md#attacks-and-robust-sums:
-      >>> pfl.robust(algorithm, "trimmed_mean", trimmed_share=0.2)
+      >>> pfl.with_robust_aggregation(algorithm, "trimmed_mean", trimmed_share=0.2)
       Algorithm(pflego, 1 exchange per round, serves personalized)
     """
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
@@ -130,7 +130,9 @@ def robust(
 
 DECLARED = CHOICE.declared(
     3,
-    lambda algorithm, kind, run, **share: robust(algorithm, kind, clip_norm=run.clip_norm, **share),
+    lambda algorithm, kind, run, **share: with_robust_aggregation(
+        algorithm, kind, clip_norm=run.clip_norm, **share
+    ),
 )
 
 

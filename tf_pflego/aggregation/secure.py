@@ -46,7 +46,9 @@ class SecureUpload(NamedTuple):
     reports: tf.Tensor  # [] float32, 0; NaN of a client that the engine has to leave out
 
 
-def secure(algorithm: Algorithm, *, bits: int = BITS, clip_norm: float) -> Algorithm:
+def with_secure_aggregation(
+    algorithm: Algorithm, *, bits: int = BITS, clip_norm: float
+) -> Algorithm:
     """Returns an algorithm with integers of a secure sum as uploads; see `aggregation.secure`.
 
     Args:
@@ -62,7 +64,7 @@ def secure(algorithm: Algorithm, *, bits: int = BITS, clip_norm: float) -> Algor
         the server of the method must see single uploads, or `bits` are too few for the clients.
 
     Example, explained in docs/aggregation.md#secure-sums:
-      >>> pfl.secure(algorithm, clip_norm=1.0)
+      >>> pfl.with_secure_aggregation(algorithm, clip_norm=1.0)
       Algorithm(pflego, 1 exchange per round, serves personalized)
     """
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
@@ -117,7 +119,7 @@ def _asked_for(algorithm, run, participation):
     if not run.secure_sum_bits or algorithm.release is not NOTHING:
         return algorithm
     refuse_few_bits(run.secure_sum_bits, participation.federation)
-    return secure(algorithm, bits=run.secure_sum_bits, clip_norm=run.clip_norm)
+    return with_secure_aggregation(algorithm, bits=run.secure_sum_bits, clip_norm=run.clip_norm)
 
 
 DECLARED = Declared(4, _asked_for, {"bits": "secure_sum_bits"})

@@ -79,14 +79,14 @@ def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
     """Returns FedAvg for `model`."""
     model = model.with_shared_classifier()
     shares_statistics = config.batch_statistics == SHARED
-    if shares_statistics and not model.has_statistics:
+    if shares_statistics and not model.body.first_statistics:
         raise ValueError(
             "`batch_statistics` must be own for a network without batch normalisation, which has "
             "none to share; got shared. Leave it out."
         )
 
     def client_update(sent, personal, client, round_):
-        start = model.without_statistics(model.parts.joined(sent, personal))
+        start = model._without_statistics(model.parts.joined(sent, personal))
         weights = config.minimize(model.loss, start, client)
         if shares_statistics:
             weights = model.with_statistics(weights, client)
@@ -94,7 +94,7 @@ def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
         return ClientResult(weights, personal, averaged=nests.subtract(moved, sent))
 
     def shared(weights):
-        return model.with_first_statistics(weights) if shares_statistics else weights
+        return model._with_first_statistics(weights) if shares_statistics else weights
 
     def network(server, personal):
         return model.parts.joined(server.weights, personal)

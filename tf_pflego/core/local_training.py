@@ -58,7 +58,7 @@ class LocalSteps(settings.HyperParameters):
     """Hyper-parameters of the steps of local training by SGD."""
 
     client_learning_rate: float = settings.client_learning_rate()
-    client_rate_decay: float = settings.setting(
+    client_learning_rate_decay: float = settings.setting(
         1.0,
         "factor on the rate of the local steps after each round: in round t it is the learning "
         "rate times the factor to the power t - 1",
@@ -73,10 +73,10 @@ class LocalSteps(settings.HyperParameters):
         Outside of rounds it is the first rate.
         """
         first = self.client_learning_rate if first is None else first
-        if self.client_rate_decay == 1 or isinstance(client.round_number, tuple):
+        if self.client_learning_rate_decay == 1 or isinstance(client.round_number, tuple):
             return first
         rounds_before = tf.cast(client.round_number - 1, tf.float32)
-        return first * tf.pow(self.client_rate_decay, rounds_before)
+        return first * tf.pow(self.client_learning_rate_decay, rounds_before)
 
     def optimizer(self, client: Client) -> Optimizer:
         """Returns the optimiser of the local training in the client's round."""
@@ -112,7 +112,7 @@ class ServesOneNetwork(LocalSteps):
         """
 
         def fine_tune(weights, client):
-            start = model.without_statistics(first(weights, client) if first else weights)
+            start = model._without_statistics(first(weights, client) if first else weights)
             plain, steps = LocalSteps.optimizer(self, client), self.fine_tuning_steps
             return minimize(model.loss, start, client, plain, steps, *self.batches())
 

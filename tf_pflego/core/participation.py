@@ -38,7 +38,7 @@ class Participation:
         replacement. With cyclic, the clients are in a circle, and the next r participate: a client
         participates again after floor(I/r) or ceil(I/r) rounds.
       clients_per_round_range: (least, most) for the mode range, both included.
-      dropout_rate: p in [0, 1), the probability that a sampled client drops out, independently of
+      client_dropout: p in [0, 1), the probability that a sampled client drops out, independently of
         all others. r (1 - p) clients then report on average, and an estimate that is scaled by I /
         (r (1 - p)) stays unbiased.
 
@@ -56,7 +56,7 @@ class Participation:
     clients_per_round: int
     mode: str = "fixed"
     clients_per_round_range: tuple[int, int] | None = None
-    dropout_rate: float = 0.0
+    client_dropout: float = 0.0
 
     def __post_init__(self):
         values.one_of("mode", self.mode, MODES)
@@ -82,8 +82,8 @@ class Participation:
                 f"`clients_per_round` must be in [1, num_clients={self.num_clients}]; got "
                 f"{per_round}. {'Lower' if per_round > 1 else 'Raise'} `clients_per_round`."
             )
-        rate = values.number("dropout_rate", self.dropout_rate, at_least=0, below=1)
-        object.__setattr__(self, "dropout_rate", rate)
+        rate = values.number("client_dropout", self.client_dropout, at_least=0, below=1)
+        object.__setattr__(self, "client_dropout", rate)
 
     def __repr__(self) -> str:
         pairs = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
@@ -100,7 +100,7 @@ class Participation:
         elif self.mode == "range" and self.clients_per_round_range is not None:
             least, largest = self.clients_per_round_range
             mean = (least + largest) / 2
-        return Federation(self.num_clients, mean * (1.0 - self.dropout_rate), largest)
+        return Federation(self.num_clients, mean * (1.0 - self.client_dropout), largest)
 
     def federation_of(self, algorithm: Algorithm) -> Federation:
         """Returns the same for a method that may have an exchange with all clients."""
@@ -127,7 +127,7 @@ class Participation:
 
     def dropped(self, seed: int, round_number: int, cohort: str = "participants") -> np.ndarray:
         """Returns the ids of the clients that are sampled, as in `draw`, and drop out, [c]."""
-        if not self.dropout_rate:
+        if not self.client_dropout:
             return np.zeros(0, np.int64)
         ids, drops_out = self._drawn(seed, round_number, cohort)
         return ids[drops_out]
@@ -138,10 +138,10 @@ class Participation:
             ids = np.arange(self.num_clients if round_number == 1 else 0, dtype=np.int64)
             return ids, np.zeros(len(ids), bool)
         ids = np.sort(self._chosen(seed, round_number, cohort))
-        if not self.dropout_rate:
+        if not self.client_dropout:
             return ids, np.zeros(len(ids), bool)
         rng = seeds.generator(seed, f"dropout/{cohort}", round_number)
-        return ids, rng.random(len(ids)) < self.dropout_rate
+        return ids, rng.random(len(ids)) < self.client_dropout
 
     def _chosen(self, seed, round_number, cohort):
         """Returns the ids of the sampled clients, in any order."""

@@ -6,9 +6,9 @@ from tf_pflego.data.clients import Origin as Origin
 from tf_pflego.data.datasets.catalogue import Dataset as Dataset
 from tf_pflego.data.datasets.catalogue import Examples as Examples
 from tf_pflego.data.datasets.catalogue import load as load
-from tf_pflego.data.datasets.catalogue import merged as merged
+from tf_pflego.data.datasets.catalogue import merge_splits as merge_splits
 from tf_pflego.data.datasets.prepared import DatasetError as DatasetError
-from tf_pflego.data.dealing import federate as federate
+from tf_pflego.data.dealing import assign_clients as assign_clients
 from tf_pflego.data.own_arrays import from_arrays as from_arrays
 from tf_pflego.data.partitions.dirichlet import dirichlet as dirichlet
 from tf_pflego.data.partitions.disagreement import permute_labels as permute_labels

@@ -16,7 +16,7 @@ from tf_pflego.data.partitions.partition import Partition, joined
 from tf_pflego.system import file_arrays, values
 
 
-def federate(
+def assign_clients(
     dataset: Dataset,
     partition: Partition,
     label_space: str = "local",
@@ -43,7 +43,7 @@ def federate(
     Example, explained in docs/data.md#partitions:
       >>> labels = dataset.train.labels, dataset.test.labels
       >>> partition = pfl.round_robin(*labels, 2, classes_per_client=2, num_classes=2, seed=0)
-      >>> pfl.federate(dataset, partition).num_clients
+      >>> pfl.assign_clients(dataset, partition).num_clients
       2
     """
     values.instance("dataset", dataset, Dataset, "Make one, or use `load`.")

@@ -13,7 +13,7 @@ from tf_pflego.data import client_names as names_lib
 from tf_pflego.data import labels as labels_lib
 from tf_pflego.data.clients import LABEL_SPACES, ClientData
 from tf_pflego.data.datasets.catalogue import Dataset, Examples
-from tf_pflego.data.dealing import federate
+from tf_pflego.data.dealing import assign_clients
 from tf_pflego.data.partitions.partition import Partition, classes_of_owners, joined, parted, starts
 from tf_pflego.system import file_arrays, values
 
@@ -108,7 +108,7 @@ def from_arrays(
         splits = [Examples(examples, labels) for examples, labels, _ in sources]
         rows = [parted(np.arange(offsets[-1]), offsets) for *_, offsets in sources]
         class_names = None if class_names is None else values.listed("class_names", class_names)
-        return federate(
+        return assign_clients(
             Dataset(name, splits[0], splits[1], num_classes or outputs, class_names, task),
             Partition(classes, rows[0], rows[1]),
             label_space,

@@ -94,7 +94,10 @@ class Definition:
         run_config, clients = plan.settings, plan.clients
         if clients is None:
             raise ValueError("`clients` must be given for a definition; got none. Load them.")
-        unfit = {"attack": run_config.attack != "none", "new_clients": run_config.new_clients > 0}
+        unfit = {
+            "attack": run_config.attack != "none",
+            "num_new_clients": run_config.num_new_clients > 0,
+        }
         for one, is_unfit in (unfit | {"algorithm": plan.method.is_own}).items():
             if is_unfit:
                 raise ValueError(

@@ -85,10 +85,10 @@ def train(
         tuple(definition.clients),
         definition.identity,
         settings.client_weights == "examples",
-        settings.round_deadline,
+        settings.round_timeout,
         settings.min_reports,
         definition.participation.clients_per_round,
-        settings.spare_clients,
+        settings.num_spare_clients,
         # The oldest checkpoint that stays is of at most so many rounds ago.
         max(1, settings.checkpoint_every * (KEPT + 1)),
     )

@@ -69,7 +69,7 @@ class DevicesEngine(Engine):
         self._said: dict[tuple, str] = {}  # who is left out of what, and why
 
     def asked(self, participation, seed, number, cohorts):
-        spare = self.place.options.spare_clients
+        spare = self.place.options.num_spare_clients
         self._reports = Reports(participation, seed, number, cohorts, spare)
         return self._reports
 
@@ -98,7 +98,7 @@ class DevicesEngine(Engine):
             to_one = messages.numbered("one", [leaf[row] for leaf in to_each])
             requests[client] = Request(facts, to_all | to_one | ({} if state else start))
         # When all clients take part there are no spares.
-        spare = self.place.options.spare_clients if exchange.cohort != FIRST_ROUND else 0
+        spare = self.place.options.num_spare_clients if exchange.cohort != FIRST_ROUND else 0
         checked = self._checked(position, evaluate)
         answers = self._ask_what_is_not_known(requests, checked, self._most(position), spare)
         answers = self._without_the_longest(answers, exchange, server_state)

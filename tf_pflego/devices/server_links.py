@@ -42,10 +42,10 @@ class DeviceOptions:
     names: tuple[str, ...]  # of the clients, in the order of their numbers
     definition: str  # the identity of what the server and all clients have agreed on
     counts_examples: bool = True  # whether clients tell how many training examples they have
-    round_deadline: float = 600.0  # seconds
+    round_timeout: float = 600.0  # seconds
     min_reports: int = 1
     clients_per_round: int = 0  # r; if more were drawn, the first r that report take part
-    spare_clients: int = 0  # how many more than r are drawn
+    num_spare_clients: int = 0  # how many more than r are drawn
     horizon: int = 1  # how many rounds the server may have to go back
 
 
@@ -144,7 +144,7 @@ class Links:
             answers.left_out.update(dict.fromkeys(away, messages.UNREACHABLE))
             requests = {number: requests[number] for number in requests.keys() - away}
         begin, over = time.monotonic(), _Watched()
-        said = end = begin + self.options.round_deadline
+        said = end = begin + self.options.round_timeout
         with concurrent.futures.ThreadPoolExecutor(max(1, len(requests))) as pool:
             asked = {
                 pool.submit(self._answer, number, request, checked, most_bytes, over): number

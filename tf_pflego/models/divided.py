@@ -35,13 +35,13 @@ def whole(model: SplitModel) -> SplitModel:
     if model.frozen is None:
         return model
     if model not in _whole:
-        body = model.frozen.before(model._body.clone(model._body.initial_theta))
-        _whole[model] = model.on_body(body, frozen=None).in_blocks()
+        body = model.frozen.before(model.body.clone(model.body.initial_theta))
+        _whole[model] = model._on_body(body, frozen=None)._in_blocks()
     return _whole[model]
 
 
 def _part(model):
-    body = model._body
+    body = model.body
     if model.frozen is not None or end_of(body.keras_model, body.example) is None:
         return None
     try:
@@ -52,4 +52,4 @@ def _part(model):
     if parts is None:
         return None
     frozen = Frozen(parts.frozen, body)
-    return model.on_body(Body(parts.trained, frozen.shape), frozen=frozen)
+    return model._on_body(Body(parts.trained, frozen.shape), frozen=frozen)

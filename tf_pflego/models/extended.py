@@ -30,11 +30,11 @@ def extended(model: SplitModel, part: tf.keras.Model) -> SplitModel:
     Raises:
       ValueError: Keras cannot make the body again from its configuration.
     """
-    body = model._body.extended(part)
+    body = model.body.extended(part)
     changes: dict[str, Any] = {"theta_names": body.theta_names}
     if hasattr(model, "initial_theta"):  # See `SplitModel.without_start`.
         changes["initial_theta"] = body.initial_theta
-    return model.on_body(body, **changes)
+    return model._on_body(body, **changes)
 
 
 def normalized(values: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:

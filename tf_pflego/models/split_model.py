@@ -17,7 +17,6 @@ from tf_pflego.core.statistics import Statistic
 from tf_pflego.core.tasks import CLASSIFICATION, Task, flat, task_of
 from tf_pflego.models import blocks
 from tf_pflego.models.body.body import Body
-from tf_pflego.models.body.lookups import Strange
 from tf_pflego.models.heads import head as head_lib
 from tf_pflego.models.heads.objective import HeadObjective
 from tf_pflego.models.parts import Parts, of_body
@@ -47,6 +46,7 @@ class SplitModel:
       personal: Names of layers and weights that stay with each client; see `parts.of_body`.
 
     Attributes:
+      body: The body, a `Body`.
       num_classes: K, of any task.
       task: The `Task`.
       class_mask: Whether a client predicts only among its classes; see `with_class_mask`.
@@ -90,14 +90,14 @@ class SplitModel:
         self.seed = values.seed(seed)
         if example_shape is not None:
             example_shape = values.shape("example_shape", example_shape)
-        self._body = Body(body, example_shape)
-        self.example_shape = self._body.example_shape
-        self.example_dtype = self._body.example_dtype
-        self.theta_names = self._body.theta_names
-        self.initial_theta = self._body.initial_theta
+        self.body = Body(body, example_shape)
+        self.example_shape = self.body.example_shape
+        self.example_dtype = self.body.example_dtype
+        self.theta_names = self.body.theta_names
+        self.initial_theta = self.body.initial_theta
         self.parts = of_body(body, personal)
-        self.num_features = self._body.num_features
-        self.positions = self._body.positions
+        self.num_features = self.body.num_features
+        self.positions = self.body.positions
         if self.positions and not self.task.has_classes:
             raise ValueError(
                 "`body` must give one feature vector per example, [n, M], for "
@@ -106,11 +106,11 @@ class SplitModel:
             )
         if self.positions and self.task is task_of(CLASSIFICATION):
             self.task = task_of(CLASSIFICATION, ("accuracy", "perplexity"))
-        self.activation_bytes_per_example = self._body.bytes_per_example
+        self.activation_bytes_per_example = self.body.bytes_per_example
         self._block: int | None = None
         self._keeps = False
         self._shares_classifier = False
-        self._features: Callable[..., tf.Tensor] = self._body
+        self._features: Callable[..., tf.Tensor] = self.body
         self.frozen: Any = None
 
     def __repr__(self) -> str:
@@ -135,9 +135,9 @@ class SplitModel:
         at_once = min(os.cpu_count() or 1, num_clients) * int(num_examples)
         if at_once * self.activation_bytes_per_example <= gigabytes * 2**30:
             return self
-        return self.in_blocks(keep=at_once * self._body.saved_bytes() <= gigabytes * 2**30)
+        return self._in_blocks(keep=at_once * self.body.saved_bytes() <= gigabytes * 2**30)
 
-    def in_blocks(self, block_bytes: int = _BLOCK_BYTES, keep: bool = False) -> SplitModel:
+    def _in_blocks(self, block_bytes: int = _BLOCK_BYTES, keep: bool = False) -> SplitModel:
         """Returns the same model for clients with activations larger than the memory.
 
         Examples pass through the body in blocks of `block_bytes` of activations, unless the body is
@@ -146,48 +146,38 @@ class SplitModel:
         computes the activations of each block again, unless those that it needs are kept: with
         `keep`, less than half of all of a convolutional body.
         """
-        if self._body.is_live:
+        if self.body.is_live:
             return self
         block = max(1, block_bytes // self.activation_bytes_per_example)
         return self._with(_block=block, _keeps=keep)
 
-    def in_one_pass(self) -> SplitModel:
+    def _in_one_pass(self) -> SplitModel:
         """Returns the same model without blocks, for few examples."""
         return self._with(_block=None)
 
-    def to_be_served(self, one_by_one: bool = False) -> SplitModel:
+    def _to_be_served(self, one_by_one: bool = False) -> SplitModel:
         """Returns the same model, in one pass and without the gradient of its body, for files.
 
         With `one_by_one`, a body with loops takes one example after the other, as TFLite asks.
         """
-        served = functools.partial(self._body.served, one_by_one=one_by_one)
+        served = functools.partial(self.body.served, one_by_one=one_by_one)
         return self._with(_block=None, _features=served)
-
-    @property
-    def has_loops(self) -> bool:
-        """Whether the body has loops, as recurrent layers do."""
-        return self._body.has_loops
-
-    @property
-    def has_statistics(self) -> bool:
-        """Whether predictions need statistics of batch normalisation in theta."""
-        return bool(self._body.first_statistics)
 
     def with_personal_normalization(self) -> SplitModel:
         """Returns the model with personal scales and offsets of trained batch normalisation."""
-        pairs = zip(self.parts.is_personal, self._body.is_normalizing, strict=True)
+        pairs = zip(self.parts.is_personal, self.body.is_normalizing, strict=True)
         return self._with(parts=Parts(tuple(any(pair) for pair in pairs)))
 
     def statistics(self, theta: Sequence[tf.Tensor], client: Client) -> list[tf.Tensor]:
         """Returns the means and variances of a client's examples in one pass."""
-        return self._body.statistics(theta, client.examples, client.seed)
+        return self.body.statistics(theta, client.examples, client.seed)
 
-    def with_first_statistics(self, weights: Weights) -> Weights:
+    def _with_first_statistics(self, weights: Weights) -> Weights:
         """Returns weights with the body's statistics from when the model was made."""
-        statistics = map(tf.constant, self._body.first_statistics)
+        statistics = map(tf.constant, self.body.first_statistics)
         return weights._replace(theta=[*weights.theta, *statistics])
 
-    def without_statistics(self, weights: Weights) -> Weights:
+    def _without_statistics(self, weights: Weights) -> Weights:
         """Returns weights for training, where each batch has its own statistics."""
         return weights._replace(theta=weights.theta[: len(self.parts.is_personal)])
 
@@ -222,7 +212,7 @@ class SplitModel:
         vars(model).update(changes)
         return model
 
-    def on_body(self, body: Body, **changes: Any) -> SplitModel:
+    def _on_body(self, body: Body, **changes: Any) -> SplitModel:
         """Returns a copy of the model with another body, and other values of some fields."""
         changes |= {
             "example_shape": body.example_shape,
@@ -231,21 +221,21 @@ class SplitModel:
             "activation_bytes_per_example": body.bytes_per_example,
             "parts": self.parts.of_more(len(body.initial_theta)),
         }
-        return self._with(_body=body, _features=body, **changes)
+        return self._with(body=body, _features=body, **changes)
 
-    def for_task(self, task: Task) -> SplitModel:
+    def _for_task(self, task: Task) -> SplitModel:
         """Returns the same model for labels of the same form with another task."""
         return self._with(task=task)
 
-    def without_start(self) -> SplitModel:
+    def _without_start(self) -> SplitModel:
         """Returns the same model without seed and theta_0: reading one raises AttributeError."""
         model = copy.copy(self)
         del model.seed, model.initial_theta
         return model
 
     @property
-    def form(self) -> tuple:
-        """The parts that a run determines, except body and start; see `without_start`."""
+    def _form(self) -> tuple:
+        """The parts that a run determines, except body and start; see `_without_start`."""
         rows = self.num_classes, self.num_global_classes, self.class_mask
         return *rows, self._block, self._keeps, self.task, self.parts
 
@@ -273,23 +263,6 @@ class SplitModel:
         """Returns how many outputs the model of a client with labels below `num_classes` has."""
         return self.num_classes if self._shares_classifier else int(num_classes)
 
-    def keras_body(self, theta: Sequence[Any]) -> tf.keras.Model:
-        """Returns the body with the weights `theta` as a Keras model; see `Body.clone`."""
-        return self._body.clone(theta)
-
-    @property
-    def scales(self) -> bool:
-        """Whether the body scales its examples by a layer Rescaling or Normalization."""
-        return self._body.scales
-
-    def first_strange(self, examples: np.ndarray) -> Strange | None:
-        """Returns the first example with an integer that has no row in an Embedding."""
-        return self._body.lookups.first_strange(examples)
-
-    def refuse_lambda_layers(self, what: str) -> None:
-        """Raises ValueError if the body has layers with code; `what` names the copy."""
-        self._body.refuse_lambda_layers(what)
-
     def features(self, theta: Sequence[tf.Tensor], client: Client) -> tf.Tensor:
         """Returns phi(x; theta), [n, M] float32, as a client trains on its n examples x.
 
@@ -301,7 +274,7 @@ class SplitModel:
         if self._block is None:
             return self._features(list(theta), examples, seed)
         in_blocks = tf.custom_gradient(
-            lambda *theta: blocks.features_and_pull_back(self._body, self._block, theta, examples)
+            lambda *theta: blocks.features_and_pull_back(self.body, self._block, theta, examples)
         )
         return in_blocks(*theta)
 
@@ -316,11 +289,11 @@ class SplitModel:
         examples = client.examples
         if self._block is not None:
             return blocks.features_and_pull_back(
-                self._body, self._block, theta, examples, self._keeps
+                self.body, self._block, theta, examples, self._keeps
             )
         theta, seed = list(theta), client.seed
-        features, saved = self._body.forward(theta, examples, seed)
-        return features, functools.partial(self._body.backward, theta, examples, saved, seed=seed)
+        features, saved = self.body.forward(theta, examples, seed)
+        return features, functools.partial(self.body.backward, theta, examples, saved, seed=seed)
 
     def logits(self, head: tf.Tensor, features: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
         """Returns [n, K] logits, or [n, T, K], of a client with `classes` [K]; see `Client`."""
@@ -335,7 +308,7 @@ class SplitModel:
         """Returns [n, K] logits of a client with `classes` [K]; see `Client`."""
         return self.logits(weights.head, self._features_of(weights.theta, examples), classes)
 
-    def predict_many(
+    def _predict_many(
         self,
         theta: Sequence[tf.Tensor],
         heads: tf.Tensor,
@@ -343,10 +316,10 @@ class SplitModel:
         owner: tf.Tensor,
         classes: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns [n, K] logits of c clients with one body; see `logits_of_many`."""
-        return self.logits_of_many(heads, self._features_of(theta, examples), owner, classes)
+        """Returns [n, K] logits of c clients with one body; see `_logits_of_many`."""
+        return self._logits_of_many(heads, self._features_of(theta, examples), owner, classes)
 
-    def logits_of_many(
+    def _logits_of_many(
         self, heads: tf.Tensor, features: tf.Tensor, owner: tf.Tensor, classes: tf.Tensor
     ) -> tf.Tensor:
         """Returns [n, K] logits of c clients for features; see `heads.head.logits_of_many`."""
@@ -367,7 +340,7 @@ class SplitModel:
         return blocks.total(part, self._block, count, weights)
 
     def _loss(self, weights, client):
-        features = self._body(list(weights.theta), client.examples, client.seed)
+        features = self.body(list(weights.theta), client.examples, client.seed)
         return self.head_loss(weights.head, client._replace(examples=features))
 
     def _labelled(self, labels):

@@ -50,8 +50,10 @@ def run(flag_values, interruption: Interruption) -> None:
                 f"`run` must be a run with differential privacy; {stored.path} has none. Give one "
                 "that was trained with `dp_epsilon` or `dp_noise_multiplier`."
             )
-        clients = stored.clients.part(0, stored.clients.num_clients - stored.run_config.new_clients)
-        plan = stored.planned(clients, engine="in_process", new_clients=0, eval_clients=0)
+        clients = stored.clients.part(
+            0, stored.clients.num_clients - stored.run_config.num_new_clients
+        )
+        plan = stored.planned(clients, engine="in_process", num_new_clients=0, num_eval_clients=0)
         delta = stored.run_config.dp_delta
         claimed, num_rounds, faults = _of_ledger(stored)
         terminal.show(f"epsilon claimed      {claimed:.3f}, delta {delta:g}, {num_rounds} rounds")
@@ -107,7 +109,7 @@ def _accountant(stored, num_rounds):
     claim = private.claimed(config) | {"num_rounds": num_rounds}
     claim |= {"epsilon": None, "noise_multiplier": used}
     exchanges = round(stored.metrics["privacy_releases"][-1] / rounds)
-    drawn = config.participation_of(stored.clients.num_clients - config.new_clients)
+    drawn = config.participation_of(stored.clients.num_clients - config.num_new_clients)
     return private.accountant_of(drawn, exchanges, **claim)
 
 

@@ -4,8 +4,7 @@ import os
 import pathlib
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 from absl import flags
 
@@ -119,19 +118,15 @@ def _words_of(text):
     return words
 
 
-def as_flags(
-    message: str, names: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
-) -> str:
+def as_flags(message: str, names: Iterable[str]) -> str:
     """Returns a message with arguments written as flags.
 
     The package's errors name arguments as in Python, `NAME` or `NAME=VALUE` in backticks. Arguments
-    that are flags become --NAME and --NAME=VALUE. `others` are arguments with another flag name,
-    each with that name.
+    that are flags become --NAME and --NAME=VALUE.
     """
 
     def written(match):
         name, value = match.groups()
-        name = others.get(name, name)
         if name not in names:
             return match[0]
         return f"--{name}" if value in (None, "True") else f"--{name}={value.strip(chr(39))}"

@@ -11,7 +11,6 @@ from tf_pflego.serving import exporting as export_lib
 from tf_pflego.system import log
 from tf_pflego.system.signals import Interruption
 
-FLAGS_OF_ARGUMENTS = {"client": "clients", "name": "model"}
 BUNDLE, HEADS = "bundle", {"none": "float32", "float16": "float16"}
 
 
@@ -53,7 +52,7 @@ def run(flag_values, interruption: Interruption) -> None:
     export_lib.refuse_used(options.output_dir, options.overwrite)
     with options.opened() as run, run.simulation("in_process") as simulation:
         interruption.check()
-        name = options.model or None
+        name = options.served_model or None
         if options.format == BUNDLE:
             from tf_pflego.serving.bundle import export_bundle  # It starts TensorFlow.
 

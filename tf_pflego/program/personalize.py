@@ -23,7 +23,6 @@ from tf_pflego.simulation.records import PERSONALIZED, worst_tenth
 from tf_pflego.system import durable, limited_files, log, texts
 from tf_pflego.system.signals import Interruption
 
-FLAGS_OF_ARGUMENTS = {"name": "model"}
 _OF_NEW_CLIENTS: dict[str, Any] = {"clients": ("new",)}
 _OF_ALL_CLIENTS: dict[str, Any] = {"clients": (ALL,)}
 ARRAYS = ("train_examples", "train_labels", "test_examples", "test_labels")  # of a file
@@ -121,7 +120,7 @@ def run(flag_values, interruption: Interruption) -> None:
     if options.clients == ALL:
         _fit_all(options, interruption)
         return
-    name = options.model or None
+    name = options.served_model or None
     with options.opened() as run:
         if options.table:
             clients = _clients_of_table(options.table, run)
@@ -182,7 +181,7 @@ def _fit_all(options, interruption):
 
     limits = {} if options.steps == AUTO else {"steps": options.steps}
     limits |= {one: getattr(options, one) for one in ("learning_rate", "tolerance", "toward_mean")}
-    limits |= {"name": options.model or None, "on_block": on_block}
+    limits |= {"served_model": options.served_model or None, "on_block": on_block}
     with options.opened() as run:
         if not options.table:
             done, place = run.personalize(**limits), run.path
@@ -194,7 +193,7 @@ def _fit_all(options, interruption):
             clients = _clients_of_table(options.table, run)
             with run.simulation("in_process", clients) as simulation:
                 done = simulation.personalize(**limits)
-                of_bundle = simulation, "all", place, limits["name"]
+                of_bundle = simulation, "all", place, limits["served_model"]
                 export_bundle(*of_bundle, overwrite=options.overwrite)
     for line in summary_of(done):
         terminal.show(line)

@@ -22,8 +22,6 @@ from tf_pflego.simulation import predicting
 from tf_pflego.system import durable, temporary, texts
 from tf_pflego.system.signals import Interruption
 
-FLAGS_OF_ARGUMENTS = {"name": "model", "directory": "bundle"}
-
 USAGE = "--run=DIR|--bundle=DIR --table=FILE --output=FILE.csv [--NAME=VALUE ...]"
 EXAMPLE = "--run=runs/pupils --table=new_pupils.csv --output=predictions.csv"
 _HEAD = f"{predicting.ROW},{predicting.CLIENT},{predicting.KNOWN},"
@@ -43,7 +41,7 @@ class Options(StoredRunOptions):
     overwrite: bool = setting(
         False, "replace the earlier predictions that the output holds, when the new are whole"
     )
-    model: str = setting(
+    served_model: str = setting(
         "",
         "which of the models that the method serves; empty for the first",
         read_with={"run": None},
@@ -87,7 +85,7 @@ def run(flag_values, interruption: Interruption) -> None:
             rows = new_rows.read(table, run.clients.preprocessing, *how)
             with run.simulation("in_process") as simulation:
                 interruption.check()
-                columns = predicting.predictions(simulation, rows, options.model or None)
+                columns = predicting.predictions(simulation, rows, options.served_model or None)
     interruption.check()
     is_known = columns[predicting.KNOWN]
     new = len(set(columns[predicting.CLIENT][~is_known]))

@@ -70,7 +70,9 @@ class RunOptions(StoredRunOptions):
         "replace an earlier export in the output directory when the new export is whole",
         read_with={"output_dir": None},
     )
-    model: str = setting("", "name of a model, if the method has several; empty for the first")
+    served_model: str = setting(
+        "", "name of a model, if the method has several; empty for the first"
+    )
 
 
 def refuse_own(run: Any, name: str, in_python: str) -> None:

@@ -16,7 +16,6 @@ from tf_pflego.system.signals import Interruption
 
 USAGE = "--sockets=DIR --client_names=NAME,... [--NAME=VALUE ...]"
 EXAMPLE = "--flagfile=run_configs/quickstart.flags --sockets=sockets --client_names=site_a,site_b"
-FLAGS_OF_ARGUMENTS = train.FLAGS_OF_ARGUMENTS
 
 
 @dataclasses.dataclass(frozen=True)

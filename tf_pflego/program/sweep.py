@@ -41,7 +41,6 @@ PLACES = {
     "DIR/NAME"
 }
 MOST_PLACES = 1
-FLAGS_OF_ARGUMENTS = {"path": "output_dir"}
 _RANGE = re.compile(r"(?P<low>[^:]+?)\.\.(?P<high>[^:]+?)(?P<log>:log)?")
 _OF_RUN = {n: one for n, one in experiments.OF_RUN.items() if n not in experiments.OF_SWEEP}
 
@@ -249,12 +248,12 @@ def _make(options, experiment, cells, place, source, interruption):
         settings = [experiments.plan_of(cell.settings).settings for cell in cells]
         engines.prepare_process(min(one.most_per_round() for one in settings))
     with temporary.own_directory():
-        outcome = runner.sweep(
+        outcome = runner.make(
             experiment,
             place,
             jobs=options.jobs,
             ray_address=options.ray_address,
-            only=[cell.name for cell in cells],
+            cells=cells,
             source=source,
             between_steps=interruption.check,
         )

@@ -11,7 +11,7 @@ from tf_pflego.core.settings import Role, names_with
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages, terminal
 from tf_pflego.program.run_options import refuse_own, start_tensorflow
-from tf_pflego.runs import config, loading, methods, reader, stored_run, table_settings, training
+from tf_pflego.runs import config, loading, methods, reader, stored_run, training
 from tf_pflego.runs.plan import is_own
 from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
@@ -19,8 +19,6 @@ from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.records import method_title
 from tf_pflego.system import log, temporary, values
 from tf_pflego.system.signals import Interruption
-
-FLAGS_OF_ARGUMENTS = table_settings.ARGUMENTS
 
 define_flags = flags.define_flags
 
@@ -118,7 +116,7 @@ def _started_from(flag_values):
         )
     # Somebody else's directory says nothing of this machine, and of other clients others take part.
     left, about = reader.places(), stored.configuration
-    everybody = stored.partition.num_clients - (about.get("new_clients") or 0)
+    everybody = stored.partition.num_clients - (about.get("num_new_clients") or 0)
     if about.get("clients_per_round") == min(config.CLIENTS_PER_ROUND, everybody):
         left |= {"clients_per_round"}
     return _without(about, left, flag_values)

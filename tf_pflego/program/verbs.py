@@ -3,8 +3,7 @@
 A module is imported when its verb is used. It has `run`, which takes flags and an interruption, and
 `Options`, a dataclass of settings that are its flags. Help shows its docstring, its USAGE and its
 EXAMPLE. A verb that takes up to MOST_PLACES directories by position gets them after these; PLACES
-describes them in its help. A verb with other names of flags than of Python's arguments lists them
-in FLAGS_OF_ARGUMENTS, {argument: flag}.
+describes them in its help.
 
 The flags of train depend on its arguments, so that in place of `Options` it has
 `define_flags(flag_values, arguments)` and `help_page(flag_values, columns)`.

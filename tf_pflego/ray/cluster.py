@@ -185,7 +185,7 @@ class RayCluster(contextlib.AbstractContextManager):
 
     def _wait_for_places(self, calls):
         started, said = time.monotonic(), False
-        patience = min(_PATIENCE_SECONDS, self._options.deadline_seconds / 2)
+        patience = min(_PATIENCE_SECONDS, self._options.node_timeout / 2)
         waiting = dict(calls)
         while waiting:
             names = ", ".join(map(str, waiting))
@@ -193,7 +193,7 @@ class RayCluster(contextlib.AbstractContextManager):
             for shard in [shard for shard, call in waiting.items() if call in done]:
                 _refuse_unfit_node(waiting.pop(shard))
             seconds = time.monotonic() - started
-            if waiting and seconds > self._options.deadline_seconds:
+            if waiting and seconds > self._options.node_timeout:
                 raise WorkerError(
                     f"the cluster has had no place for shards {names} in "
                     f"{seconds:.0f} s. Add nodes to it, or lower `num_shards`, `cpus_per_shard` or "
@@ -202,7 +202,7 @@ class RayCluster(contextlib.AbstractContextManager):
             if waiting and not said and seconds > patience:
                 log.warning(
                     f"waiting for nodes that can take shards {names}, up to "
-                    f"{self._options.deadline_seconds:.0f} s"
+                    f"{self._options.node_timeout:.0f} s"
                 )
                 said = True
 

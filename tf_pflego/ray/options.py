@@ -26,7 +26,7 @@ class RayOptions:
       cpus_per_shard: Cores that the cluster keeps for a shard. Without an address, the shards
         share the machine's.
       gpus_per_shard: GPUs, or a fraction if several shards share a GPU.
-      deadline_seconds: How long to wait for nodes that can take a shard.
+      node_timeout: How long to wait for nodes that can take a shard.
       compiles: Whether XLA compiles the training of small clients, as `InProcess` says it.
 
     Raises:
@@ -42,7 +42,7 @@ class RayOptions:
     address: str = ""
     cpus_per_shard: float = 1.0
     gpus_per_shard: float = 0.0
-    deadline_seconds: float = 600.0
+    node_timeout: float = 600.0
     compiles: bool = False
 
     @classmethod
@@ -53,7 +53,7 @@ class RayOptions:
             check_address("ray_address", settings.ray_address),
             settings.cpus_per_shard,
             settings.gpus_per_shard,
-            settings.node_deadline,
+            settings.node_timeout,
             settings.compile == "on",
         )
 
@@ -63,7 +63,7 @@ class RayOptions:
             "address": check_address("address", self.address),
             "cpus_per_shard": check_amount("cpus_per_shard", self.cpus_per_shard),
             "gpus_per_shard": check_amount("gpus_per_shard", self.gpus_per_shard),
-            "deadline_seconds": values.number("deadline_seconds", self.deadline_seconds, above=0),
+            "node_timeout": values.number("node_timeout", self.node_timeout, above=0),
             "compiles": values.truth("compiles", self.compiles),
         }
         for name, value in checked.items():

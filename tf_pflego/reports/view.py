@@ -176,7 +176,7 @@ def _samples(runs):
     """Returns {size of the sample: names of the runs} of the runs that test one."""
     names: dict[int, list[str]] = {}
     for run in runs.all:
-        if size := run.configuration.get("eval_clients"):
+        if size := run.configuration.get("num_eval_clients"):
             names.setdefault(size, []).append(runs.name(run))
     return names
 
@@ -290,7 +290,7 @@ def _statement(runs, run):
     what, why = TRUSTED_WITH.get(mechanism, (UNKNOWN, UNKNOWN))
     server, other = ("", "other values") if mechanism == "local" else (" and the server", "zeros")
     epsilon, delta = map(last, (EPSILON, DELTA))
-    rate, new = metrics.cell(settings.get("clients_per_round")), settings.get("new_clients")
+    rate, new = metrics.cell(settings.get("clients_per_round")), settings.get("num_new_clients")
     count = metrics.cell(_num_clients(run))
     not_drawn = f", without the {new} new clients" if new else ""
     return (

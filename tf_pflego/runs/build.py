@@ -16,7 +16,7 @@ from tf_pflego.models import networks
 from tf_pflego.runs import aggregation_settings, device_settings, earlier_run
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.loading import all_clients
-from tf_pflego.runs.model_facts import Elsewhere, ModelFacts
+from tf_pflego.runs.model_facts import ModelFacts
 from tf_pflego.runs.plan import Plan
 from tf_pflego.runs.settings_read import refuse_unread_of
 from tf_pflego.simulation import engine_choice
@@ -61,7 +61,6 @@ def build_simulation(
     clients: data.ClientData | None = None,
     model: models.SplitModel | None = None,
     algorithm: algorithms.Named | None = None,
-    elsewhere: Elsewhere | None = None,
     directory: pathlib.Path | None = None,
     **hyper_parameters: Any,
 ) -> Simulation:
@@ -75,7 +74,6 @@ def build_simulation(
         `validation_fraction` requests some, these are selected from them.
       model: The clients' model; None for the network of `run_config`.
       algorithm: As in `run`.
-      elsewhere: Whether the clients are programs on other machines. `clients` then has no examples.
       directory: As in `load_clients`.
       **hyper_parameters: The algorithm's hyper-parameters. The rest keep their defaults.
 
@@ -90,7 +88,7 @@ def build_simulation(
       ...     built.run_round()["participants"]
       2
     """
-    plan = Plan.of(run_config, algorithm, clients, model, elsewhere, **hyper_parameters)
+    plan = Plan.of(run_config, algorithm, clients, model, **hyper_parameters)
     return simulation_of(plan, directory)
 
 
@@ -99,14 +97,14 @@ def simulation_of(plan: Plan, directory: pathlib.Path | None = None) -> Simulati
     settings, model = plan.settings, plan.model
     clients = all_clients(settings, plan.clients, directory)
     refuse_words_of_clients(settings.is_private, clients)  # Before features are written.
-    if settings.new_clients >= clients.num_clients:
+    if settings.num_new_clients >= clients.num_clients:
         raise ValueError(
-            f"`new_clients` must be fewer than the {clients.num_clients} clients; got "
-            f"{settings.new_clients}. Lower `new_clients`."
+            f"`num_new_clients` must be fewer than the {clients.num_clients} clients; got "
+            f"{settings.num_new_clients}. Lower `num_new_clients`."
         )
     num_global_classes = clients.num_global_classes  # Those of new clients count too.
-    if settings.new_clients:
-        clients = clients.part(0, clients.num_clients - settings.new_clients)
+    if settings.num_new_clients:
+        clients = clients.part(0, clients.num_clients - settings.num_new_clients)
     participation = settings.participation_of(clients.num_clients)
     if plan.elsewhere is None:
         place: engine_choice.Choice = plan.but(compile=plan.compile).settings.place()
@@ -126,7 +124,7 @@ def simulation_of(plan: Plan, directory: pathlib.Path | None = None) -> Simulati
         place,
         settings.seed,
         settings.max_restarts,
-        settings.eval_clients,
+        settings.num_eval_clients,
     )
 
 
@@ -145,7 +143,7 @@ def algorithm_of(
     task = tasks.task_of(model.task, [name for name in settings.statistics.split(",") if name])
     if facts.mean:
         task = dataclasses.replace(task, mean=facts.mean, deviation=facts.deviation)
-    model = model.for_task(task)
+    model = model._for_task(task)
     if facts.class_mask:
         model = model.with_class_mask()
     most = participation.federation.max_clients_per_round
@@ -160,10 +158,10 @@ def algorithm_of(
         return algorithm
     how = aggregation_settings.of_uploads(settings), participation
     # 1 and 1.0 are not the same.
-    key = network, model.form, plan.method.name, repr(sorted(plan.of_method.items())), how
+    key = network, model._form, plan.method.name, repr(sorted(plan.of_method.items())), how
     if key not in shared:
         try:
-            shared[key] = built(model.without_start())
+            shared[key] = built(model._without_start())
         except AttributeError:  # It has asked for the seed.
             return algorithm
     return tracing.sharing(algorithm, shared[key])
@@ -180,7 +178,7 @@ def network_model(settings: RunConfig, facts: ModelFacts) -> models.SplitModel:
         personal=settings.personal,
     )
     if facts.task == tasks.REGRESSION:
-        return model.for_task(tasks.regression(settings.huber_delta))
+        return model._for_task(tasks.regression(settings.huber_delta))
     return model
 
 

@@ -40,7 +40,7 @@ _here = functools.partial(setting, role=Role.HERE)
 _OF_TFDS = {"table": ("",)}
 _of_round_robin = functools.partial(_of_dealing, read_with={"partition": ("round_robin",)})
 _of_dirichlet = functools.partial(_of_dealing, read_with={"partition": ("dirichlet",)})
-_of_new_clients = functools.partial(_here, read_with={"new_clients": None})
+_of_new_clients = functools.partial(_here, read_with={"num_new_clients": None})
 _of_ray = functools.partial(_here, read_with={"engine": ("ray",)})
 _of_cluster = functools.partial(_place, read_with={"ray_address": None})
 
@@ -155,15 +155,15 @@ class TaskSettings:
 
 @dataclasses.dataclass(frozen=True)
 class DisagreementSettings:
-    """Clients that disagree, as in --permuted_clients=0.5 --label_space=global."""
+    """Clients that disagree, as in --permuted_fraction=0.5 --label_space=global."""
 
-    permuted_clients: float = _of_dealing(
+    permuted_fraction: float = _of_dealing(
         0.0,
         "share of the clients of which each names the classes by a permutation of its own",
         at_least=0,
         at_most=1,
     )
-    shifted_clients: float = _of_dealing(
+    shifted_fraction: float = _of_dealing(
         0.0,
         "share of the clients whose images are all changed as --shift says",
         at_least=0,
@@ -174,13 +174,13 @@ class DisagreementSettings:
         "how the images of shifted clients are changed: rotated by 180 degrees (rotate) or each "
         "value x replaced by 255 - x (invert)",
         choices=tuple(disagreement.SHIFTS),
-        read_with={"shifted_clients": None},
+        read_with={"shifted_fraction": None},
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class FederationSettings:
-    """Rounds, as in --num_rounds=500 --clients_per_round=10 --dropout_rate=0.1."""
+    """Rounds, as in --num_rounds=500 --clients_per_round=10 --client_dropout=0.1."""
 
     num_rounds: int = setting(200, "T, number of rounds", at_least=1)
     clients_per_round: int = setting(
@@ -195,10 +195,10 @@ class FederationSettings:
         "least and most participants per round, as least,most, for --participation=range",
         read_with={"participation": ("range",)},
     )
-    dropout_rate: float = setting(
+    client_dropout: float = setting(
         0.0,
         "probability in [0, 1) that a sampled client drops out before it reports; gradients are "
-        "then scaled by I / (r (1 - dropout_rate))",
+        "then scaled by I / (r (1 - client_dropout))",
         at_least=0,
         below=1,
     )
@@ -213,7 +213,7 @@ class FederationSettings:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSettings:
-    """Evaluation, as in --eval_every=5 --eval_clients=1000."""
+    """Evaluation, as in --eval_every=5 --num_eval_clients=1000."""
 
     eval_every: int = _here(
         10, "evaluate each round whose number this divides, the first and the last ten", at_least=1
@@ -224,7 +224,7 @@ class EvaluationSettings:
         "and in the last round",
         at_least=1,
     )
-    eval_clients: int = _here(
+    num_eval_clients: int = _here(
         0,
         "test a sample of so many clients in evaluated rounds and at the end, the same ones over "
         "the run, and give standard errors; 0 for all clients",
@@ -241,9 +241,9 @@ class EvaluationSettings:
 
 @dataclasses.dataclass(frozen=True)
 class NewClientSettings:
-    """Clients that take no part, as in --new_clients=10."""
+    """Clients that take no part, as in --num_new_clients=10."""
 
-    new_clients: int = _here(
+    num_new_clients: int = _here(
         0,
         "how many clients, the last ones, take no part and train on their own after the last round",
         at_least=0,
@@ -306,7 +306,7 @@ class RaySettings:
         1.0, "cores that the Ray cluster keeps for a shard", at_least=0
     )
     gpus_per_shard: float = _of_cluster(0.0, "GPUs, or a part of one, for a shard", at_least=0)
-    node_deadline: float = _of_cluster(
+    node_timeout: float = _of_cluster(
         600.0, "seconds to wait for nodes of the Ray cluster that can take a shard", above=0
     )
 
@@ -378,7 +378,7 @@ class RunConfig(
             least, most = self.clients_per_round_range.split(",")
             bounds = int(least), int(most)
         drawn = num_clients, self.most_per_round(num_clients), self.participation
-        return Participation(*drawn, bounds, self.dropout_rate)
+        return Participation(*drawn, bounds, self.client_dropout)
 
     def most_per_round(self, num_clients: float = math.inf) -> int:
         """Returns r for `num_clients` clients."""

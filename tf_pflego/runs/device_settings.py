@@ -23,13 +23,13 @@ class DeviceSettings:
     client_names: str = _of_devices(
         "", "what all clients are called, separated by commas, in the order of their numbers"
     )
-    round_deadline: float = _of_server(
+    round_timeout: float = _of_server(
         600.0, "seconds after which a round goes on without those that have not reported", above=0
     )
     min_reports: int = _of_server(
-        1, "reports without which a round goes on waiting after its deadline", at_least=1
+        1, "reports without which a round goes on waiting after its timeout", at_least=1
     )
-    spare_clients: int = _of_devices(
+    num_spare_clients: int = _of_devices(
         0,
         "how many clients more than --clients_per_round are drawn in a round, of which the first "
         "to report take part",
@@ -52,10 +52,10 @@ def check(run_config: Any) -> None:
     """Raises ValueError if settings for clients on other machines do not go together."""
     if not engine_choice.is_elsewhere(run_config.engine):
         return
-    if run_config.spare_clients and run_config.participation != "fixed":
+    if run_config.num_spare_clients and run_config.participation != "fixed":
         raise ValueError(
-            "`spare_clients` must be 0 unless `participation` is fixed; got "
-            f"{run_config.spare_clients} with {run_config.participation}. Leave one of them out."
+            "`num_spare_clients` must be 0 unless `participation` is fixed; got "
+            f"{run_config.num_spare_clients} with {run_config.participation}. Leave out one."
         )
     named = len(run_config.client_names.split(","))
     if run_config.min_reports > (most := run_config.most_per_round(named)):
@@ -63,10 +63,10 @@ def check(run_config: Any) -> None:
             f"`min_reports` must be at most clients_per_round={most}; got "
             f"{run_config.min_reports}. Lower `min_reports`."
         )
-    if run_config.is_private and run_config.spare_clients:
+    if run_config.is_private and run_config.num_spare_clients:
         raise ValueError(
-            "`spare_clients` must be 0 with differential privacy, since who is among the first to "
-            f"report is no random draw; got {run_config.spare_clients}. Leave it out."
+            "`num_spare_clients` must be 0 with differential privacy, since who is among the first "
+            f"to report is no random draw; got {run_config.num_spare_clients}. Leave it out."
         )
     if run_config.is_private and run_config.client_weights != "uniform":
         raise ValueError(
@@ -90,10 +90,10 @@ def check(run_config: Any) -> None:
             "`secure_sum_bits` must be 0 where clients are other machines, whose uploads the "
             f"server sees; got {run_config.secure_sum_bits}. Leave it out, or simulate it."
         )
-    if run_config.new_clients:
+    if run_config.num_new_clients:
         raise ValueError(
-            "`new_clients` must be 0 where clients are other machines; got "
-            f"{run_config.new_clients}. Let a new client personalize an exported model."
+            "`num_new_clients` must be 0 where clients are other machines; got "
+            f"{run_config.num_new_clients}. Let a new client personalize an exported model."
         )
 
 

@@ -38,18 +38,20 @@ def _clients_of_dataset(settings, directory):
     dataset = data.load(settings.dataset, settings.data_dir or None, settings.download, splits)
     kind = settings.chosen("partition")
     if kind == "dirichlet":
-        dataset = data.merged(dataset)
+        dataset = data.merge_splits(dataset)
     partition = _PARTITIONS[kind](settings, dataset, settings.chosen("num_clients"))
     seed = settings.seed
     if settings.validation_fraction:
         partition = partition.with_validation(
             dataset.train.labels, settings.validation_fraction, seed
         )
-    partition = data.permute_labels(partition, settings.permuted_clients, dataset.num_classes, seed)
-    partition = data.shift_images(partition, settings.shifted_clients, settings.shift, seed)
+    partition = data.permute_labels(
+        partition, settings.permuted_fraction, dataset.num_classes, seed
+    )
+    partition = data.shift_images(partition, settings.shifted_fraction, settings.shift, seed)
     load = functools.partial(load_clients, settings, directory)
     class_mask = settings.class_mask and settings.label_space == "global"
-    return data.federate(dataset, partition, settings.label_space, load, class_mask)
+    return data.assign_clients(dataset, partition, settings.label_space, load, class_mask)
 
 
 def _clients_of_table(settings, directory):

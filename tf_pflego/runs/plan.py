@@ -35,8 +35,8 @@ TABLE_CHECKSUM = "table_checksum"
 # config.json, and flags of the program.
 _TAKEN = {
     *(field.name for field in dataclasses.fields(RunConfig)),
-    *("run_config", "on_round", "clients", "between_steps", "model", "on_clients", "metrics"),
-    *("callbacks", "directory", "elsewhere", OWN_STATISTICS),
+    *("run_config", "on_round", "clients", "model", "metrics", "callbacks", "directory"),
+    *("elsewhere", OWN_STATISTICS),
     *("name", "versions", "help", "helpfull", "helpshort", "flagfile", "version"),
     *(SOURCE, NETWORK_DIGEST),
 }
@@ -161,7 +161,7 @@ class Plan:
     @property
     def num_clients(self) -> int:
         """The number of clients, or 0 if these are groups of data that are not loaded yet."""
-        new = self.settings.new_clients
+        new = self.settings.num_new_clients
         if self.clients is not None:
             return self.clients.num_clients - new
         if self.settings.chosen("partition") == "groups":

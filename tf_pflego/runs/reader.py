@@ -25,6 +25,14 @@ OWN_STATISTICS = "own_statistics"
 # The partition in the configuration of a run whose clients the user gave.
 OWN_CLIENTS = "own"
 
+# Settings that versions before this one called otherwise; runs and tables of theirs are read.
+_FORMER_NAMES = {
+    **{"eval_clients": "num_eval_clients", "new_clients": "num_new_clients"},
+    **{"spare_clients": "num_spare_clients", "small_clients": "on_small_client"},
+    **{"permuted_clients": "permuted_fraction", "shifted_clients": "shifted_fraction"},
+    **{"dropout_rate": "client_dropout", "client_rate_decay": "client_learning_rate_decay"},
+    **{"round_deadline": "round_timeout", "node_deadline": "node_timeout"},
+}
 _MOST_ROUNDS, _MOST_NAMES, _MOST_CELLS = 1_000_000, 1_000, 20_000_000
 _MOST_COUNTED = 10**limited_files.MOST_DIGITS
 _COUNTED = ("round", "seconds", "bytes_down", "bytes_up")
@@ -57,9 +65,14 @@ def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def named_as_today(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns stored settings under the names that they have in this version."""
+    return {_FORMER_NAMES.get(name, name): value for name, value in settings.items()}
+
+
 def configuration(path: pathlib.Path) -> dict[str, Any]:
     """Returns the contents of config.json, after a check of their types."""
-    settings = json_object(path)
+    settings = named_as_today(json_object(path))
     for one in dataclasses.fields(_declared()):
         name, kind = one.name, kind_of(one)
         value = settings.get(name, kind())

@@ -196,7 +196,7 @@ class RunDirectory:
     ) -> None:
         """Writes the files of a finished run. The last is summary.json, which marks a whole run.
 
-        `new_clients` are evaluated after 0, 1, .. epochs. In `clients`, all of them, they come
+        `num_new_clients` are evaluated after 0, 1, .. epochs. In `clients`, all of them, they come
         after the simulation's.
         """
         data = simulation.data
@@ -274,6 +274,7 @@ class RunDirectory:
             earlier.pop("versions", None)
         else:
             return
+        earlier = reader.named_as_today(earlier)
         earlier.setdefault("compile", "off")  # Versions before this one compiled nothing.
         if self._plan.settings.compile == "auto":  # Other rounds do not change it.
             self._configuration["compile"] = earlier["compile"]

@@ -181,21 +181,23 @@ class StoredRun:
         """The number of rounds at the checkpoint that is read."""
         return self._restored.round_number
 
-    def client_model(self, client: int | str, name: str | None = None) -> Any:
+    def client_model(self, client: int | str, served_model: str | None = None) -> Any:
         """Returns a client's model as a Keras model; see `Simulation.client_model`."""
-        return self._restored.client_model(client, name)
+        return self._restored.client_model(client, served_model)
 
     @overload
-    def predict(self, split: str = ..., name: str | None = ...) -> list[np.ndarray]: ...
+    def predict(self, split: str = ..., served_model: str | None = ...) -> list[np.ndarray]: ...
 
     @overload
     def predict(
-        self, split: Any, name: str | None = ..., missing: str = ...
+        self, split: Any, served_model: str | None = ..., missing: str = ...
     ) -> dict[str, np.ndarray]: ...
 
-    def predict(self, split: Any = "test", name: str | None = None, missing: str = AUTO) -> Any:
+    def predict(
+        self, split: Any = "test", served_model: str | None = None, missing: str = AUTO
+    ) -> Any:
         """Returns all clients' predictions for their examples or a table's; see `Simulation`."""
-        return self._restored.predict(split, name, missing=missing)
+        return self._restored.predict(split, served_model, missing=missing)
 
     def evaluate(self, train_loss: bool = True, metrics: Metrics | None = None) -> Evaluation:
         """Returns the statistics of all clients; see `Simulation.evaluate`."""
@@ -207,15 +209,14 @@ class StoredRun:
         A model, a method and a network file of the user's own have to be given as in the run.
         """
         if self._has_own_model != (self._given_model is not None):
-            expected, whose = ("given", "your own") if self._has_own_model else ("left out", "ours")
+            expected, trained = ("given", "yours") if self._has_own_model else ("left out", "ours")
             raise RunDirectoryError(
-                f"`model` must be {expected} for the run in {self.path}, which trained a model of "
-                f"{whose}. Call load_run(directory, ...) with what the run was given."
+                f"`model` must be {expected} for the run in {self.path}, which trained {trained}. "
+                "Call load_run(directory, ...) with what the run was given."
             )
         about = self.configuration
         if not self._has_own_model:
-            network = methods.network_of_stored(about, self._given_network, self.path)
-            settings |= {"network": network}
+            settings["network"] = methods.network_of_stored(about, self._given_network, self.path)
         method = methods.method_of_stored(about, self._given_algorithm, self.path)
         run_config = settings_read.changed(self.run_config, **settings)
         clients = self.clients if clients is None else clients
@@ -248,7 +249,7 @@ class StoredRun:
         if clients is not None:
             values.instance("clients", clients, data.ClientData, "Make them with `from_table`.")
             drawn = min(self.run_config.clients_per_round, clients.num_clients)
-            changes |= {"start_from": str(self.path), "new_clients": 0, "eval_clients": 0}
+            changes |= {"start_from": str(self.path), "num_new_clients": 0, "num_eval_clients": 0}
             changes |= {"clients_per_round": drawn, "participation": "fixed"}
         simulation = build.simulation_of(self.planned(clients, **changes), self.path)
         try:
@@ -268,7 +269,7 @@ class StoredRun:
         learning_rate: float | str = "auto",
         tolerance: float = 0.03,
         toward_mean: float = 0.0,
-        name: str | None = None,
+        served_model: str | None = None,
         on_block: Callable[[int, int], None] | None = None,
     ) -> Personalized:
         """Fits every client's head to the final body; the run keeps the heads and serves them.
@@ -288,10 +289,9 @@ class StoredRun:
                     "link. Remove it."
                 )
             durable.remove(done_with)
-            how = steps, learning_rate, tolerance, toward_mean
-            done = simulation.personalize(*how, name, place, on_block)
-            checkpoints = Checkpoints(self.path / "checkpoints")
-            content: Any = checkpoints.newest()
+            how = steps, learning_rate, tolerance, toward_mean, served_model
+            done = simulation.personalize(*how, place, on_block)
+            content: Any = (checkpoints := Checkpoints(self.path / "checkpoints")).newest()
             about = {name: content[name] for name in ("configuration", "metrics")}
             simulation.save_to(checkpoints, about)
             columns = personalized_columns(done, simulation.data)

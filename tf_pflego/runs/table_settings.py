@@ -19,12 +19,7 @@ _of_table = functools.partial(_of_data, read_with={"client_column": None})
 _of_file = functools.partial(_of_data, read_with={"table": None})
 _of_rows = functools.partial(_of_table, role=Role.DATA | Role.ROWS)
 _alike = functools.partial(_of_table, role=Role.DATA | Role.ALIKE)
-# The arguments of `from_table` that settings become under another name.
-ARGUMENTS = {
-    **{"client": "client_column", "label": "label_column", "features": "feature_columns"},
-    **{"categories": "category_columns", "test": "split", "time": "time_column"},
-    "texts": "text_columns",
-}
+_LISTS = "label_column", "feature_columns", "category_columns", "text_columns"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +71,7 @@ class TableSettings:
         choices=tables.MISSING,
     )
     min_rows: int = _of_table(2, "least number of a client's rows", at_least=2)
-    small_clients: str = _of_table(
+    on_small_client: str = _of_table(
         "refuse",
         "clients with fewer rows: refused, left out (drop) or merged into one, others (merge)",
         choices=tables.SMALL_CLIENTS,
@@ -117,9 +112,8 @@ def clients_of(run_config: Any, preprocessing: Preprocessing | None = None) -> C
     from tf_pflego.data.tables import rows_to_clients, tfds_examples  # They take pyarrow.
 
     given = {one.name: getattr(run_config, one.name) for one in dataclasses.fields(TableSettings)}
-    given |= {argument: given.pop(name) for argument, name in ARGUMENTS.items()}
-    given |= {name: _names(given[name]) for name in ("label", "features", "categories", "texts")}
-    given |= {name: given[name] or None for name in ("features", "time")}
+    given |= {name: _names(given[name]) for name in _LISTS}
+    given |= {name: given[name] or None for name in ("feature_columns", "time_column")}
     if preprocessing is not None:
         del given["text_words"]  # It has the words.
     where = run_config.data_dir or None, run_config.download

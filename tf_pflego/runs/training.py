@@ -13,7 +13,6 @@ from tf_pflego.runs import callbacks as callbacks_lib
 from tf_pflego.runs.callbacks import Callback, SpendsAtMost
 from tf_pflego.runs.client_table import client_columns, predicted_columns
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.runs.model_facts import Elsewhere
 from tf_pflego.runs.plan import Plan
 from tf_pflego.runs.progress import Progress, say_decline
 from tf_pflego.runs.run_directory import TENSORBOARD, RunDirectory
@@ -30,13 +29,10 @@ def run(
     run_config: RunConfig,
     on_round: Callable[[dict], None] | None = None,
     clients: data.ClientData | None = None,
-    between_steps: Callable[[], None] = lambda: None,
     model: models.SplitModel | None = None,
-    on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
     algorithm: algorithms.Named | None = None,
     metrics: Metrics | None = None,
     callbacks: Sequence[Callback] = (),
-    elsewhere: Elsewhere | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -48,19 +44,13 @@ def run(
       clients: All its clients, such as the result of `from_arrays`; None for the clients of its
         dataset. The output directory has their names, their partition and their fingerprints, which
         a resumed run compares. Validation examples are selected as in `build_simulation`.
-      between_steps: Called at points without half-finished work: between the steps before the first
-        round and after the last, and after each round when it is written. It may raise
-        `KeyboardInterrupt`, which ends the run after a checkpoint.
       model: The clients' model; None for the network of `run_config`. The output directory has the
         learnt weights, and not the layers.
-      on_clients: Called at the end with the columns of clients.csv, by name, even without an output
-        directory.
       algorithm: Your own method: its builder, or FILE.py:FUNCTION; None for the method of
         `run_config`. The output directory has a checksum of its source, and not the source.
       metrics: Your own measures for evaluated rounds and clients.csv, as in `Simulation.evaluate`.
       callbacks: Callbacks, called before, between and after the rounds in this order. Each may end
         the run, as `EarlyStopping` does. See `Callback`.
-      elsewhere: As in `build_simulation`.
       **hyper_parameters: The algorithm's hyper-parameters. The rest keep their defaults.
 
     Raises:
@@ -75,16 +65,12 @@ def run(
       >>> summary["round"], "test_accuracy/client_mean" in summary
       (2, True)
     """
-    values.function("between_steps", between_steps)
-    between_steps()
-    plan = Plan.of(run_config, algorithm, clients, model, elsewhere, **hyper_parameters)
+    plan = Plan.of(run_config, algorithm, clients, model, **hyper_parameters)
     callbacks = callbacks_lib.checked(callbacks)
     if on_round is not None:
         values.function("on_round", on_round)
         callbacks.insert(0, _Calls(on_round))
-    if on_clients is not None:
-        values.function("on_clients", on_clients)
-    return train(plan, callbacks, between_steps, on_clients, metrics)
+    return train(plan, callbacks, metrics=metrics)
 
 
 def train(
@@ -136,7 +122,7 @@ def refuse_few_clients(plan: Plan) -> None:
     settings, count = plan.settings, plan.num_clients
     if count > 0:
         settings.participation_of(count)
-        sample_of_clients(settings.seed, count, settings.eval_clients)
+        sample_of_clients(settings.seed, count, settings.num_eval_clients)
         engine_choice.refuse_few_clients(settings, count)
 
 
@@ -213,7 +199,7 @@ class _Run:
                 )
             log.debug(f"tracing round {len(self.records) + 1}, which takes longest")
             self._train()
-            log.debug(f"evaluating {settings.eval_clients or 'all'} clients")
+            log.debug(f"evaluating {settings.num_eval_clients or 'all'} clients")
             self.between_steps()
             of_new, summary_of_new = self._despite_losses(lambda: self._train_new_clients(clients))
             self.between_steps()
@@ -310,7 +296,7 @@ class _Run:
 
     def _train_new_clients(self, clients):
         """Returns the evaluations of the new clients, and their part of the summary."""
-        if not self.settings.new_clients:
+        if not self.settings.num_new_clients:
             return [], {}
         new = clients.part(self.simulation.data.num_clients, clients.num_clients)
         rate = self.settings.new_client_learning_rate

@@ -57,7 +57,7 @@ class _Servable(tf.Module):
 
     def __init__(self, client: ServedClient, digest: str, learning: bool):
         super().__init__("bundle")
-        self._model, rule = client.model.to_be_served(), client.rule
+        self._model, rule = client.model._to_be_served(), client.rule
         self._theta = [tf.Variable(leaf, trainable=False) for leaf in client.weights.theta]
         self._inputs, self._examples_of = personal.inputs_of(client)
         count, width = self._model.num_classes, self._model.num_features + 1
@@ -116,7 +116,7 @@ class _Servable(tf.Module):
     def _served(self, inputs, heads, classes):
         theta, examples = self._body(), self._examples_of(*inputs)
         owner = tf.range(tf.shape(heads)[0])
-        logits = self._model.predict_many(theta, heads, examples, owner, classes)
+        logits = self._model._predict_many(theta, heads, examples, owner, classes)
         return {self._model.task.output: self._model.task.predicted(logits)}
 
 
@@ -128,7 +128,7 @@ def export_bundle(
     simulation: Simulation,
     clients: Iterable[int | str] | str,
     output_dir: str | os.PathLike,
-    name: str | None = None,
+    served_model: str | None = None,
     heads: str = "float32",
     learning: bool = True,
     overwrite: bool = False,
@@ -139,7 +139,7 @@ def export_bundle(
       simulation: The `Simulation`.
       clients: The clients of the heads, as in `export_clients`.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
-      name: The name of a served model, None for the first.
+      served_model: The name of a served model, None for the first.
       heads: The numbers in heads: float32 or float16.
       learning: Whether the SavedModel has `personalize`, which continues the training of a head.
       overwrite: Whether the files may replace an earlier export. The whole directory is replaced
@@ -165,7 +165,7 @@ def export_bundle(
     warn_of_never_drawn(simulation, ids)
     chosen = np.array(ids, np.int64)
     algorithm, data = simulation.algorithm, simulation.data
-    name = served_name(algorithm, name)
+    name = served_name(algorithm, served_model)
     (first,) = served_clients(simulation, ids[:1], name)
     called = [data.name_of(number) for number in chosen]
     sums, shape = hashlib.sha256(), (first.model.num_classes, first.model.num_features + 1)

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.models.divided import whole
-from tf_pflego.simulation.client_models import served_model, served_name, split_model
+from tf_pflego.simulation.client_models import served_name, split_model, split_of_served
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
 
@@ -17,7 +17,7 @@ QUANTIZATIONS = ("none", "float16", "int8")
 def refuse_what_cannot_leave(
     simulation: Simulation,
     format: str = "savedmodel",
-    name: str | None = None,
+    served_model: str | None = None,
     quantize: str = "none",
     learning: bool = True,
 ) -> None:
@@ -30,12 +30,12 @@ def refuse_what_cannot_leave(
             f"`quantize` must be none for {format}; got {quantize}. Choose `format='tflite'`."
         )
     algorithm = simulation.algorithm
-    name = served_name(algorithm, name)
+    name = served_name(algorithm, served_model)
     served = algorithm.served[name]
-    model = whole(served_model(algorithm, name) or split_model(algorithm))
+    model = whole(split_of_served(algorithm, name) or split_model(algorithm))
     if format == "keras":
         model.task.keras_activation()
-        model.refuse_lambda_layers("`format='keras'`")
+        model.body.refuse_lambda_layers("`format='keras'`")
     columns = () if (of_table := simulation.data.preprocessing) is None else of_table.columns
     if format == "tflite" and (far := [one for one in columns if one.dtype == np.float64]):
         raise ValueError(
@@ -49,7 +49,7 @@ def refuse_what_cannot_leave(
             "has no operation that splits a text into words; got tflite. Choose "
             "`format='savedmodel'`."
         )
-    if format != "tflite" or not learning or not model.has_loops:
+    if format != "tflite" or not learning or not model.body.has_loops:
         return
     if served.personalize is None:
         raise ValueError(

@@ -82,7 +82,7 @@ def export_clients(
     clients: Iterable[int | str] | str,
     output_dir: str | os.PathLike,
     format: str = "savedmodel",
-    name: str | None = None,
+    served_model: str | None = None,
     quantize: str = "none",
     learning: bool = True,
     on_client: Callable[[dict], None] | None = None,
@@ -97,7 +97,7 @@ def export_clients(
         refused.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       format: One of `limits.FORMATS`.
-      name: The name of a served model, None for the first.
+      served_model: The name of a served model, None for the first.
       quantize: The format, in TFLite files, of weights that do not learn on: none (as they are),
         float16 or int8.
       learning: Whether SavedModel and TFLite files can learn on.
@@ -119,13 +119,13 @@ def export_clients(
       >>> [entry["file"] for entry in entries]
       ['client_0.keras', 'client_2.keras']
     """
-    refuse_what_cannot_leave(simulation, format, name, quantize, learning)
+    refuse_what_cannot_leave(simulation, format, served_model, quantize, learning)
     if on_client is not None:
         values.function("on_client", on_client)
     chosen = chosen_clients(clients, simulation)
     warn_of_never_drawn(simulation, chosen)
     return export(
-        served_clients(simulation, chosen, name),
+        served_clients(simulation, chosen, served_model),
         output_dir,
         format,
         quantize,
@@ -133,7 +133,7 @@ def export_clients(
         on_client,
         overwrite,
         algorithm=simulation.algorithm.name,
-        model=served_name(simulation.algorithm, name),
+        model=served_name(simulation.algorithm, served_model),
         round=simulation.round_number,
         **said_of_inputs(simulation),
     )
@@ -159,11 +159,11 @@ def said_of_inputs(simulation: Simulation) -> dict[str, dict[str, str]]:
 
 
 def served_clients(
-    simulation: Simulation, clients: Iterable[int], name: str | None = None
+    simulation: Simulation, clients: Iterable[int], served_model: str | None = None
 ) -> Iterator[ServedClient]:
     """Yields the served models of clients of a simulation, given by ids."""
     algorithm, data = simulation.algorithm, simulation.data
-    name = served_name(algorithm, name)
+    name = served_name(algorithm, served_model)
     predict = Traced(algorithm.served[name].predict, any_number=(1,))
     for number in clients:
         weights = simulation.served_weights(number, name)

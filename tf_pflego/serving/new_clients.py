@@ -28,9 +28,9 @@ from tf_pflego.simulation.client_models import (
     classes_of,
     lone_client,
     served_client,
-    served_model,
     served_name,
     split_model,
+    split_of_served,
 )
 from tf_pflego.simulation.engine_choice import Choice
 from tf_pflego.simulation.evaluation import Evaluation
@@ -62,7 +62,7 @@ class NewClients:
       clients: The new clients, with examples and classes like the simulation's.
       steps: The number of steps of each client.
       learning_rate: The rate of the steps, or "auto" for methods that train only the head.
-      name: The name of a served model, None for the first.
+      served_model: The name of a served model, None for the first.
 
     Attributes:
       learns: The part that moves by the method's rule, "head" or "network".
@@ -84,14 +84,14 @@ class NewClients:
         clients: ClientData,
         steps: int = 50,
         learning_rate: float | str = AUTO,
-        name: str | None = None,
+        served_model: str | None = None,
     ):
         values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
         values.instance("clients", clients, ClientData, "Make them with `from_arrays` or `part`.")
         refuse_other_examples(simulation.data, clients)
         self._steps = values.whole("steps", steps, 0)
         self._algorithm = algorithm = simulation.algorithm
-        self._name = served_name(algorithm, name)
+        self._name = served_name(algorithm, served_model)
         self._served = algorithm.served[self._name]
         refuse_other_labels(algorithm, clients)
         refuse_strange_integers(algorithm.model, clients)
@@ -105,7 +105,7 @@ class NewClients:
             self._refuse_auto(algorithm.name)
         self._clients, self._server_state = clients, simulation.server_state
         self._seed, self._max_restarts = simulation.seed, simulation.max_restarts
-        self._model = model = served_model(algorithm, self._name) or split_model(algorithm)
+        self._model = model = split_of_served(algorithm, self._name) or split_model(algorithm)
         self._learn, self._loss = Traced(learning_on(model, rule)), Traced(model.loss)
         self._predict = Traced(self._served.predict, any_number=(1,))
         next(self._starts(True))  # Who cannot learn on is told so before the work begins.
@@ -209,7 +209,7 @@ class NewClients:
             ids, starts = range(clients.num_clients), self._starts(False)
             size = num_bytes(next(self._starts(False)))
             for block in rows.blocks(len(ids), size):
-                start = [self._model.without_statistics(next(starts)) for _ in ids[block]]
+                start = [self._model._without_statistics(next(starts)) for _ in ids[block]]
                 stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
                 training.set_client_states(ids[block], PersonalState(stacked))
             evaluations = [training.evaluate()]

@@ -43,10 +43,10 @@ class PersonalModel(tf.Module):
 
     def __init__(self, client: ServedClient, one_by_one: bool = False):
         super().__init__("personal_model")
-        self._model = client.model.to_be_served(one_by_one)
+        self._model = client.model._to_be_served(one_by_one)
         self._names = tf.constant(client.class_names)
         self._rows, self._classes = len(client.class_names), client.classes
-        self._rule, self._trained = client.rule, client.model.in_one_pass()
+        self._rule, self._trained = client.rule, client.model._in_one_pass()
         moves_body = client.rule is None
         # Weights that do not change are constants, so that converters may quantise them.
         keep = tf.Variable if moves_body else tf.constant

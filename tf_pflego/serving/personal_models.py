@@ -31,7 +31,7 @@ class PersonalModels:
     The arrays of heads are mapped: a prediction reads only the heads of the clients in its rows.
 
     Args:
-      directory: The directory.
+      bundle: The directory.
 
     Raises:
       ValueError: It contains no bundle, or its heads are of another body.
@@ -44,8 +44,8 @@ class PersonalModels:
       ((3, 2), array([ True,  True, False]))
     """
 
-    def __init__(self, directory: str | os.PathLike):
-        self.path = pathlib.Path(values.path("directory", directory, False)).expanduser()
+    def __init__(self, bundle: str | os.PathLike):
+        self.path = pathlib.Path(values.path("bundle", bundle, False)).expanduser()
         try:
             about = limited_files.json_object(self.path / "clients.json")
             digest = about["digests"]["body"]
@@ -58,7 +58,7 @@ class PersonalModels:
             of_body = functions["digest"]()["digest"].numpy().decode()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"`directory` must hold a bundle; {self.path} cannot be read as one "
+                f"`bundle` must be a directory with one; {self.path} cannot be read as one "
                 f"({' '.join(str(error).split())[:200]}). Export it with `format='bundle'`."
             ) from error
         if of_body != digest:
@@ -137,7 +137,7 @@ class PersonalModels:
                 about = preprocessing.Preprocessing.of_json(limited_files.json_object(place))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise ValueError(
-                    f"`directory` must hold a bundle; {place} cannot be read "
+                    f"`bundle` must be a directory with one; {place} cannot be read "
                     f"({texts.reason(error)}). Export the bundle again."
                 ) from error
         of_table = new_rows.read(table, about, missing, separator, decimal)
@@ -173,7 +173,8 @@ class PersonalModels:
         """
         if self._learn is None:
             raise ValueError(
-                f"`directory` must hold a bundle that learns; {self.path} has no `personalize`. "
+                f"`bundle` must be a directory with one that learns; {self.path} has no "
+                "`personalize`. "
                 "Export it with `learning=True`, of a method that trains a head over a fixed body."
             )
         steps = values.whole("steps", steps, 0)

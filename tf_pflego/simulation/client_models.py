@@ -98,7 +98,7 @@ class ServedClient:
             inputs, outputs = raw_columns.keras_inputs(self.preprocessing)
         if stored_as == np.uint8:  # Images, which the body sees as floats in [0, 1].
             outputs = layers.Rescaling(1 / 255, dtype="float32", name="scaled")(outputs)
-        features = self.model.keras_body(self.weights.theta)(outputs)
+        features = self.model.body.clone(self.weights.theta)(outputs)
         dense = layers.Dense(len(self.class_names), dtype="float32", name=LOGITS)
         logits = dense(features)
         dense.set_weights([head[:, :-1].T, head[:, -1]])
@@ -134,7 +134,7 @@ def served_client(
 
     `name` is one of the algorithm's served models. The client predicts with `weights`.
     """
-    model, served = served_model(algorithm, name), algorithm.served[name]
+    model, served = split_of_served(algorithm, name), algorithm.served[name]
     if model is None or not isinstance(weights, Weights):
         got = "predicts in a way of its own" if model is None else type(weights).__name__
         raise ValueError(
@@ -187,7 +187,7 @@ def served_name(algorithm: Algorithm, name: str | None) -> str:
         return next(iter(algorithm.served))
     if not isinstance(name, str) or name not in algorithm.served:
         raise ValueError(
-            f"`name` must be one of {', '.join(algorithm.served)}, the models that "
+            f"`served_model` must be one of {', '.join(algorithm.served)}, the models that "
             f"{algorithm.name} serves; got {values.shown(name)}. Choose one of them."
         )
     return name
@@ -198,7 +198,7 @@ def split_model(algorithm: Algorithm) -> SplitModel:
     return cast(SplitModel, algorithm.model)
 
 
-def served_model(algorithm: Algorithm, name: str) -> SplitModel | None:
+def split_of_served(algorithm: Algorithm, name: str) -> SplitModel | None:
     """Returns the `SplitModel` of a served model's predictions, or None."""
     predict = algorithm.served[name].predict
     model = getattr(predict, "__self__", None)

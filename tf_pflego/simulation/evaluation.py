@@ -127,8 +127,8 @@ def sample_of_clients(seed: int, num_clients: int, size: int) -> np.ndarray | No
         return None
     if not 2 <= size <= num_clients:
         raise ValueError(
-            f"`eval_clients` must be 0 for all clients, or from 2 to {num_clients}, the number of "
-            f"clients; got {size}. Correct `eval_clients`."
+            f"`num_eval_clients` must be 0 for all clients, or from 2 to {num_clients}, the number "
+            f"of clients; got {size}. Correct `num_eval_clients`."
         )
     drawn = seeds.generator(seed, "evaluated clients").choice(num_clients, size, replace=False)
     return np.sort(drawn)

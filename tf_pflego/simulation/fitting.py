@@ -60,10 +60,10 @@ def refuse_words_of_clients(is_private: bool, data: ClientData) -> None:
         return
     if counted := [column.name for column in fitted.columns if column.is_text]:
         raise ValueError(
-            "`texts` must have a public vocabulary in a private run, since each exported model "
-            f"contains it without noise; got the words of the clients' texts in {counted[0]!r}. "
-            "Leave the column out, or give `from_table` the `preprocessing` of clients of a public "
-            "table."
+            "`text_columns` must have a public vocabulary in a private run, since each exported "
+            "model contains it without noise; got the words of the clients' texts in "
+            f"{counted[0]!r}. Leave the column out, or give `from_table` the `preprocessing` of "
+            "clients of a public table."
         )
 
 
@@ -84,7 +84,8 @@ def refuse_unfit_examples(model: Any, data: ClientData) -> None:
 
 def _check_scale(model, data):
     """Raises ValueError if pixels would be scaled twice, and warns if they are not scaled."""
-    scales, is_image = getattr(model, "scales", None), len(data.example_shape) in (2, 3)
+    scales = getattr(getattr(model, "body", model), "scales", None)
+    is_image = len(data.example_shape) in (2, 3)
     stored = data.train.examples
     if scales is None or not is_image or data.is_elsewhere:
         return
@@ -113,11 +114,11 @@ def _check_scale(model, data):
 
 def refuse_strange_integers(model: Any, data: ClientData) -> None:
     """Raises ValueError if a client has an integer without a row in an Embedding."""
-    first_strange = getattr(model, "first_strange", None)
-    if data.is_elsewhere or data.example_dtype != tf.int32 or first_strange is None:
+    lookups = getattr(getattr(model, "body", model), "lookups", None)
+    if data.is_elsewhere or data.example_dtype != tf.int32 or lookups is None:
         return
     for split, examples in data.splits.items():
-        if (strange := first_strange(examples.examples)) is not None:
+        if (strange := lookups.first_strange(examples.examples)) is not None:
             client = int(np.searchsorted(examples.offsets, strange.row, side="right")) - 1
             raise ValueError(
                 f"the {split} examples of client {data.name_of(client)} must be integers that the "

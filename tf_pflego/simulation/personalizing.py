@@ -64,7 +64,7 @@ def personalize(
     learning_rate: float | str = AUTO,
     tolerance: float = 0.03,
     toward_mean: float = 0.0,
-    name: str | None = None,
+    served_model: str | None = None,
     directory: str | os.PathLike | None = None,
     on_block: Callable[[int, int], None] | None = None,
 ) -> Personalized:
@@ -84,7 +84,7 @@ def personalize(
       toward_mean: The weight of half a head's squared distance from the mean of all heads, beside
         the sum of the losses of a client's examples. Above 0, all heads are fitted twice, first
         without it, for the mean. Its rows are each over the clients that have the class.
-      name: The name of a served model, None for the first.
+      served_model: The name of a served model, None for the first.
       directory: A directory for the blocks of clients that are done, where they stay. If this call
         is interrupted, the next call continues from them to the same weights. Without it, only the
         clients of blocks that are done have their new heads then.
@@ -101,7 +101,7 @@ def personalize(
     """
     one_pass = _Pass(
         self,
-        served_name(self.algorithm, name),
+        served_name(self.algorithm, served_model),
         values.whole("steps", steps, 0),
         0.0
         if values.is_word(learning_rate, AUTO)
@@ -271,7 +271,7 @@ class _Pass:
                 sums = {}
                 for split, named in statistics.items():
                     _, labels, owner = rows[split]
-                    logits = model.logits_of_many(heads, features[split], owner, classes)
+                    logits = model._logits_of_many(heads, features[split], owner, classes)
                     sums[split] = {
                         key: task.measured_of_many(one, logits, labels, owner, tf.shape(classes)[0])
                         for key, one in named.items()
@@ -345,8 +345,8 @@ def refuse_without_own_head(algorithm: Algorithm, name: str) -> None:
     else:
         what = "there the whole network learns on, or clients keep no head"
     raise ValueError(
-        f"`name` must be a model whose clients keep a head that learns on, for a pass over all "
-        f"clients; got {name} of {algorithm.name}: {what}. Take the clients one by one, with "
+        f"`served_model` must be a model whose clients keep a head that learns on, for a pass over "
+        f"all clients; got {name} of {algorithm.name}: {what}. Take the clients one by one, with "
         "`NewClients`."
     )
 

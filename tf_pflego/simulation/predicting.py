@@ -20,7 +20,7 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.divided import whole
-from tf_pflego.simulation.client_models import classes_of, served_model, served_name
+from tf_pflego.simulation.client_models import classes_of, served_name, split_of_served
 from tf_pflego.system import values
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def columns_of(
 
 def predict_of(algorithm: Algorithm, name: str) -> Traced:
     """Returns the traced function of a served model from weights, raw examples and classes."""
-    model, predict = served_model(algorithm, name), algorithm.served[name].predict
+    model, predict = split_of_served(algorithm, name), algorithm.served[name].predict
     if model is not None and whole(model) is not model:
         predict = whole(model).predict
     return Traced(predict, any_number=(1,))

@@ -48,8 +48,8 @@ class Simulation(Trained):
         Federated is installed, and otherwise in_process.
       seed: The seed of the run.
       max_restarts: The repeats of an exchange, to the same weights, if its TFF worker fails.
-      eval_clients: The number of clients that an evaluated round tests, 0 for all. The sample is
-        replaced only when clients join or leave. See `simulation.evaluation`.
+      num_eval_clients: The number of clients that an evaluated round tests, 0 for all. The sample
+        is replaced only when clients join or leave. See `simulation.evaluation`.
 
     Attributes:
       server_state: The server's state, a nest of tensors.
@@ -75,15 +75,15 @@ class Simulation(Trained):
         engine: engine_choice.Choice = engine_choice.DEFAULT,
         seed: int = 0,
         max_restarts: int = 3,
-        eval_clients: int = 0,
+        num_eval_clients: int = 0,
     ):
         values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
-        values.instance("data", data, ClientData, "Make it with `from_arrays` or `federate`.")
+        values.instance("data", data, ClientData, "Make it with `from_arrays` or `assign_clients`.")
         algorithm, data = on_features(algorithm, data)
         self.algorithm = algorithm
         self.seed = values.seed(seed)
         self.max_restarts = values.whole("max_restarts", max_restarts, 0)
-        self.eval_clients = values.whole("eval_clients", eval_clients, 0)
+        self.num_eval_clients = values.whole("num_eval_clients", num_eval_clients, 0)
         refuse_unfit(algorithm, data, participation)
         self.round_number = 0
         self.in_round = False
@@ -138,7 +138,7 @@ class Simulation(Trained):
 
         Raises:
           ValueError: No client would remain, `leave` has an unknown or repeated number, the new
-            clients' data do not fit, or the participants or `eval_clients` are more than the
+            clients' data do not fit, or the participants or `num_eval_clients` are more than the
             clients, or the method is private and clients take their turns. The simulation is as it
             was.
         """
@@ -190,7 +190,7 @@ class Simulation(Trained):
 
         Args:
           evaluate: Whether to test the participants after their local training, and all clients,
-            or the sample of `eval_clients`, after the round.
+            or the sample of `num_eval_clients`, after the round.
           train_loss: Whether the evaluation includes the loss over all training examples, which is
             its most expensive part.
           metrics: As in `evaluate`. The means are `NAME/client_mean` in an evaluated round.

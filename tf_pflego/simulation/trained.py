@@ -38,7 +38,7 @@ class Trained:
     server_state: Structure
     seed: int
     max_restarts: int
-    eval_clients: int
+    num_eval_clients: int
     round_number: int
     _engine: engines.Engine
     _engine_name: engine_choice.Choice
@@ -52,7 +52,7 @@ class Trained:
         federation = participation.federation_of(self.algorithm)
         # What checkpoints are compared with: a `LastCohort`, whose members vary, has none in it.
         start = server_state if beside is None else self.algorithm.init_server(federation)
-        sample = sample_of_clients(self.seed, data.num_clients, self.eval_clients)
+        sample = sample_of_clients(self.seed, data.num_clients, self.num_eval_clients)
         engine = engine_choice.build(
             self._engine_name if beside is None else beside.place,
             self.algorithm,
@@ -136,7 +136,8 @@ class Trained:
         Args:
           train_loss: Whether to compute the losses. This takes a pass over all training examples,
             which are often many more than the test examples.
-          sampled: Whether to test only the clients that evaluated rounds test (see `eval_clients`).
+          sampled: Whether to test only the clients that evaluated rounds test; see
+            `num_eval_clients`.
           metrics: Your own measures by name: functions of a client's test labels and of its
             predictions, [n, K_i] as in `predict`, each to a number.
 
@@ -190,19 +191,22 @@ class Trained:
 
     @overload
     def predict(
-        self, split: str = ..., name: str | None = ..., client_ids: Sequence[int] | None = ...
+        self,
+        split: str = ...,
+        served_model: str | None = ...,
+        client_ids: Sequence[int] | None = ...,
     ) -> list[np.ndarray]: ...
 
     @overload
     def predict(
-        self, split: Any, name: str | None = ..., *, missing: str = ...
+        self, split: Any, served_model: str | None = ..., *, missing: str = ...
     ) -> dict[str, np.ndarray]: ...
 
     @in_turn()
     def predict(
         self,
         split: Any = "test",
-        name: str | None = None,
+        served_model: str | None = None,
         client_ids: Sequence[int] | None = None,
         missing: str = AUTO,
     ) -> Any:
@@ -213,7 +217,7 @@ class Trained:
             takes it except that its path must be a `pathlib.Path`. The table has the column of
             clients and the features of the table that the clients came from. Other columns are not
             read.
-          name: As in `client_model`.
+          served_model: As in `client_model`.
           client_ids: The ids of the clients, None for all. A table names its clients itself.
           missing: The treatment of missing values in a table: refuse, mean or drop, as in
             `from_table`, or auto for the treatment in the table that the clients came from.
@@ -246,13 +250,13 @@ class Trained:
             from tf_pflego.data.tables import new_rows  # It takes pyarrow.
 
             rows = new_rows.read(split, self.data.preprocessing, missing)
-            return predicting.predictions(self, rows, name)
+            return predicting.predictions(self, rows, served_model)
         if missing != AUTO:
             raise ValueError(
                 "`missing` must be left out for a split, which has no gaps; got "
                 f"{values.shown(missing)}. Leave it out."
             )
-        name = served_name(self.algorithm, name)
+        name = served_name(self.algorithm, served_model)
         split = values.one_of("split", split, tuple(self.data.splits))
         count = self.data.num_clients
         ids = checks.client_ids(np.arange(count) if client_ids is None else client_ids, count)
@@ -260,7 +264,7 @@ class Trained:
         return self._predict(self.server_state, ids, seeds, split, name)
 
     @in_turn()
-    def client_model(self, client: int | str, name: str | None = None) -> "tf.keras.Model":
+    def client_model(self, client: int | str, served_model: str | None = None) -> "tf.keras.Model":
         """Returns a client's served model as a new Keras model.
 
         It takes raw examples, as the clients' data have them: images (uint8) from 0 to 255. It
@@ -281,26 +285,27 @@ class Trained:
 
         Args:
           client: The client's id or name.
-          name: The name of a served model, None for the first, the model of the plain metrics.
+          served_model: The name of a served model, None for the first, the model of the plain
+            metrics.
 
         Raises:
           ValueError: There is no such client or model, the body cannot be copied, the algorithm
             does not serve a body and a head, or Keras lacks the task's own link.
         """
         number = client_names.id_of(client, self.data.client_names, self.data.num_clients)
-        name = served_name(self.algorithm, name)
+        name = served_name(self.algorithm, served_model)
         weights, predict = self.served_weights(number, name), self.algorithm.served[name].predict
         return checked_model(
             served_client(self.algorithm, self.data, number, weights, name, predict)
         )
 
     @in_turn()
-    def served_weights(self, client: int, name: str | None = None) -> Structure:
+    def served_weights(self, client: int, served_model: str | None = None) -> Structure:
         """Returns the weights of a client's served model.
 
         Args:
           client: The client's id.
-          name: As in `client_model`.
+          served_model: As in `client_model`.
 
         Returns:
           The weights for `predict` of that `Served`. With body and head they are `Weights`.
@@ -309,7 +314,7 @@ class Trained:
           ValueError: There is no such client or model.
         """
         number = client_names.id_of(client, None, self.data.num_clients)
-        name = served_name(self.algorithm, name)
+        name = served_name(self.algorithm, served_model)
         served = self.algorithm.served[name]
         states = self._engine.read_states([number], self.server_state)
         state = tf.nest.map_structure(lambda leaf: leaf[0], states)

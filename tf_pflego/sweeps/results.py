@@ -114,11 +114,11 @@ def is_sweep(path: str | pathlib.Path) -> bool:
     return (pathlib.Path(path).expanduser() / _DESCRIPTION).is_file()
 
 
-def load(path: str | pathlib.Path) -> Sweep:
+def load(output_dir: str | pathlib.Path) -> Sweep:
     """Opens the directory of a sweep, also during the sweep.
 
     Args:
-      path: The directory, as `sweep` was given it.
+      output_dir: The directory, as `sweep` was given it.
 
     Raises:
       ValueError: It does not contain a sweep.
@@ -127,11 +127,11 @@ def load(path: str | pathlib.Path) -> Sweep:
       >>> len(pfl.load_sweep("runs/compared").rows)  # two methods, one seed
       2
     """
-    directory = pathlib.Path(values.path("path", path)).expanduser()
+    directory = pathlib.Path(values.path("output_dir", output_dir)).expanduser()
     try:
         return Sweep(directory, limited_files.json_object(directory / _DESCRIPTION))
     except (OSError, KeyError, TypeError, AttributeError, limited_files.DamagedFileError) as error:
         raise ValueError(
-            f"`path` must be the directory of a sweep; {directory} is not ({_DESCRIPTION}: "
-            f"{error}). Name what `sweep` was given as `output_dir`."
+            f"`output_dir` must be the directory of a sweep; {directory} is not ({_DESCRIPTION}: "
+            f"{error}). Name what `sweep` was given."
         ) from None

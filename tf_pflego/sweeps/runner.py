@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_pflego.algorithms import own_methods
 from tf_pflego.sweeps import processes, results, run_jobs
-from tf_pflego.sweeps.experiments import Experiment
+from tf_pflego.sweeps.experiments import Cell, Experiment
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system import durable, errors, log, texts, values
 from tf_pflego.system.lock import taken
@@ -25,9 +25,6 @@ def sweep(
     *,
     jobs: int = 1,
     ray_address: str = "",
-    only: Sequence[str] | None = None,
-    source: str = "",
-    between_steps: Callable[[], None] = lambda: None,
 ) -> results.Sweep:
     """Makes the runs of an experiment, except those that are made, and its tables and figures.
 
@@ -41,10 +38,6 @@ def sweep(
         they are in this process.
       ray_address: The address of a running Ray cluster with nodes that share the directory, to run
         `jobs` runs at a time there; empty for this machine.
-      only: The names of the cells to run; None for all.
-      source: FILE.py:NAME of the experiment, for other processes that need its clients and model.
-      between_steps: Called repeatedly at points without half-finished work. It may raise
-        `KeyboardInterrupt`, which ends the runs with checkpoints.
 
     Returns:
       The results. Failed runs are named there, and are made again by the next call.
@@ -59,11 +52,24 @@ def sweep(
       Sweep(runs/compared, 2 cells, 2 runs reported)
     """
     values.instance("experiment", experiment, Experiment, "Make one: `Experiment(cells, base)`.")
-    values.function("between_steps", between_steps)
-    source = values.text("source", source)
-    only = None if only is None else values.listed("only", only)
-    for name in only or ():
-        values.one_of("only", name, [cell.name for cell in experiment.planned])
+    return make(experiment, output_dir, jobs, ray_address)
+
+
+def make(
+    experiment: Experiment,
+    output_dir: str | os.PathLike,
+    jobs: int = 1,
+    ray_address: str = "",
+    cells: Sequence[Cell] | None = None,
+    source: str = "",
+    between_steps: Callable[[], None] = lambda: None,
+) -> results.Sweep:
+    """Makes the runs of all cells or of some; see `sweep`.
+
+    `source` is FILE.py:NAME of the experiment, for other processes that need its clients and model.
+    `between_steps` is called repeatedly at points without half-finished work. It may raise
+    `KeyboardInterrupt`, which ends the runs with checkpoints.
+    """
     jobs, ray_address = values.whole("jobs", jobs, 1, 1000), values.text("ray_address", ray_address)
     is_own = experiment.clients is not None or experiment.model is not None
     is_own_method = any(not isinstance(c.settings["algorithm"], str) for c in experiment.planned)
@@ -76,8 +82,7 @@ def sweep(
         )
     root = pathlib.Path(values.path("output_dir", output_dir, may_be_empty=False)).expanduser()
     with taken(root, "sweep"):
-        cells = [cell for cell in experiment.planned if only is None or cell.name in only]
-        queue = Queue(experiment, cells, root)
+        queue = Queue(experiment, experiment.planned if cells is None else cells, root)
         if queue.total > queue.done:
             refuse_changed(root)
         results.describe(root, experiment)

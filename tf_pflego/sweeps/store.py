@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core.statistic_names import learn
-from tf_pflego.runs.reader import OWN_STATISTICS, places
+from tf_pflego.runs.reader import OWN_STATISTICS, named_as_today, places
 from tf_pflego.system import durable, limited_files
 
 # As accuracy has them; of other tasks they are of the first statistic.
@@ -159,7 +159,7 @@ def said(flags: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, str]:
 
 def _parsed(text):
     pairs = (word.lstrip("-").partition("=") for word in shlex.split(text or ""))
-    return {name: value for name, _, value in pairs}
+    return named_as_today({name: value for name, _, value in pairs})
 
 
 def settings_of(row: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
@@ -167,7 +167,7 @@ def settings_of(row: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]
     flags = _parsed(row["flags"])
     if not row.get(PLAN):
         return flags, _parsed(row.get(_DEFAULTS))
-    plan = json.loads(row[PLAN])
+    plan = named_as_today(json.loads(row[PLAN]))
     return flags, {name: str(value) for name, value in plan.items() if name not in flags}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core.statistic_names import Shown, first_of
+from tf_pflego.runs.reader import named_as_today
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.choice import settings_tried
 from tf_pflego.sweeps.experiments import Cell, Range, name_of
@@ -122,5 +123,6 @@ def _cell(about):
         name: Range(**among) if isinstance(among, dict) else tuple(among)
         for name, among in about["choices"].items()
     }
+    about = {**about, "settings": named_as_today(about["settings"])}
     names = "name", "settings", "paper", "condition", "label"
     return Cell(choices=choices, **{name: about[name] for name in names})

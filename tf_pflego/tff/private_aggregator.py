@@ -1,4 +1,4 @@
-"""TFF's aggregator for differential privacy, with the settings of `pfl.private`."""
+"""TFF's aggregator for differential privacy, with the settings of `pfl.with_dp`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def private_aggregator(
     noise_multiplier: float,
     clip_norm: float | str = ADAPTIVE,
 ) -> tff.aggregators.UnweightedAggregationFactory:
-    """Returns TFF's aggregator that clips and noises as `pfl.private` does with these settings.
+    """Returns TFF's aggregator that clips and noises as `pfl.with_dp` does with these settings.
 
     The bound, the deviation of the noise and therefore epsilon are equal. It returns means, as
     `build_process` expects. All clients must have equal weights, alpha_i = 1 / I, since TFF's
@@ -59,11 +59,11 @@ def private_aggregator(
     if sums and averages:
         raise ValueError(
             f"`algorithm` must either sum or average what clients upload; got {algorithm.name}, "
-            "which does both. Use `pfl.private` and a `Simulation`."
+            "which does both. Use `pfl.with_dp` and a `Simulation`."
         )
     of_upload = 1 / federation.num_clients if sums else 1.0
     factory, rate = tff.aggregators.DifferentiallyPrivateFactory, federation.mean_clients_per_round
-    if clip_norm == ADAPTIVE:  # TFF's other settings are those of `pfl.private` already.
+    if clip_norm == ADAPTIVE:  # TFF's other settings are those of `pfl.with_dp` already.
         first = 0.1 * of_upload
         return factory.gaussian_adaptive(z, rate, first, target_unclipped_quantile=0.5)
     bound = values.number("clip_norm", clip_norm, above=0, words=(ADAPTIVE,))

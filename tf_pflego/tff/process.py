@@ -148,7 +148,7 @@ def build_process(
 
     Raises:
       TypeError: `algorithm` is no method, or `aggregator` no such factory.
-      ValueError: The algorithm is wrapped, as by `pfl.private`. Or the exchanges of a round have
+      ValueError: The algorithm is wrapped, as by `pfl.with_dp`. Or the exchanges of a round have
         separate participants, which a single placement of clients cannot express. Or `aggregator`
         is given for a method that needs uploads of single clients at the server.
     """
@@ -177,7 +177,7 @@ def build_process(
     if isinstance(specs.server, Wrapped):
         raise ValueError(
             "`algorithm` must be a method as it is built, since aggregators of TFF say here what "
-            f"happens to uploads; got {algorithm.name} with a wrapper such as `pfl.private`. Leave "
+            f"happens to uploads; got {algorithm.name} with a wrapper such as `pfl.with_dp`. Leave "
             "the wrapper out and give `aggregator`, such as `pfl.tff.private_aggregator(...)`."
         )
     how = Aggregator(tff.aggregators.SumFactory(), SUM)

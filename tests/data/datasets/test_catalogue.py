@@ -139,7 +139,7 @@ def test_omniglot_merges_splits_drops_repeated_alphabets_and_rotates(tmp_path):
         np.testing.assert_array_equal(first[turn], np.rot90(first[0], turn))
     assert (first[0][0, 0], first[0][-1, -1]) == (255, 0)  # Ink is high, paper 0.
     partition = data.by_group(dataset.train.groups, dataset.train.labels, seed=0)
-    clients = data.federate(dataset, partition)
+    clients = data.assign_clients(dataset, partition)
     np.testing.assert_array_equal(clients.num_classes, [2, 2, 2])
     np.testing.assert_array_equal(clients.train.sizes, [24, 24, 24])
     np.testing.assert_array_equal(clients.test.sizes, [8, 8, 8])

@@ -76,7 +76,7 @@ def test_office_home_is_the_published_pictures_resized(data_dir):
     got = zip(train.groups, train.labels, images, strict=True)
     assert sorted(got) == sorted(expected)
     partition = data.by_group(train.groups, train.labels, seed=0)
-    clients = data.federate(dataset, partition)
+    clients = data.assign_clients(dataset, partition)
     assert clients.num_classes.tolist() == [len(CLASSES)] * 4
     # It is prepared once, and nothing else is left.
     assert sorted(file.name for file in data_dir.iterdir()) == ["downloads", "office_home"]

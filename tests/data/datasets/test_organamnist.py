@@ -59,7 +59,7 @@ def test_organamnist_is_the_published_file_with_validation_in_training(tmp_path)
         )
         assert rows(examples) == rows(data.Examples(images, labels[:, 0]))
     partition = data.round_robin(dataset.train.labels, dataset.test.labels, 1, 11, 11, seed=0)
-    assert data.federate(dataset, partition).example_shape == (28, 28, 1)
+    assert data.assign_clients(dataset, partition).example_shape == (28, 28, 1)
     # It is prepared once, and nothing else is left.
     assert sorted(file.name for file in tmp_path.iterdir()) == ["downloads", "organamnist"]
     assert [file for file in (tmp_path / "downloads").rglob("*") if file.is_file()] == [path]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.comparison import assert_identical
-from tf_pflego.data import Dataset, Examples, merged
+from tf_pflego.data import Dataset, Examples, merge_splits
 from tf_pflego.data.partitions.dirichlet import dirichlet
 
 CLASSES = 10
@@ -81,8 +81,8 @@ def test_what_cannot_be_dealt_is_refused(changed, message, monkeypatch):
 
 def test_merged_puts_training_and_test_examples_into_one():
     train, test = (Examples(np.full([n, 2], n), np.arange(n)) for n in (3, 2))
-    whole = merged(Dataset("own", train, test, 3))
+    whole = merge_splits(Dataset("own", train, test, 3))
     assert whole.test is None
     np.testing.assert_array_equal(whole.train.labels, [0, 1, 2, 0, 1])
     np.testing.assert_array_equal(whole.train.examples[:, 0], [3, 3, 3, 2, 2])
-    assert merged(whole) is whole
+    assert merge_splits(whole) is whole

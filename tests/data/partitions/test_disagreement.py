@@ -37,7 +37,7 @@ def partition_of(seed=3):
 @pytest.mark.parametrize("label_space", ["local", "global"])
 def test_labels_are_what_each_client_calls_the_class(label_space):
     partition = data.permute_labels(partition_of(), 0.5, 6, seed=3)
-    clients = data.federate(DATASET, partition, label_space)
+    clients = data.assign_clients(DATASET, partition, label_space)
     assert clients.client_groups["permuted"].sum() == 5
     for client, own in enumerate(partition_of().classes):
         renaming = partition.renamings[client]
@@ -107,7 +107,7 @@ def test_shifted_clients_see_all_their_images_changed(shift, shape, dtype, in_fi
             sources[split] = dataclasses.replace(source, examples=writer.array())
     dataset = dataclasses.replace(dataset, **sources)
     partition = data.shift_images(partition_of(), 0.4, shift, seed=3)
-    plain, clients = (data.federate(dataset, one) for one in (partition_of(), partition))
+    plain, clients = (data.assign_clients(dataset, one) for one in (partition_of(), partition))
     assert clients.client_groups["shifted"].sum() == 4
     for split, client in itertools.product(sources, range(10)):
         found = getattr(clients, split)
@@ -128,7 +128,7 @@ def test_a_saved_partition_is_read_back(tmp_path):
     partition.save(tmp_path / "partition.npz")
     loaded = Partition.load(tmp_path / "partition.npz")
     assert loaded.shifts == partition.shifts
-    same_data(*(data.federate(DATASET, one, "global") for one in (partition, loaded)))
+    same_data(*(data.assign_clients(DATASET, one, "global") for one in (partition, loaded)))
     assert [own is None for own in loaded.renamings] == [own is None for own in partition.renamings]
     partition_of().save(tmp_path / "without.npz")
     with np.load(tmp_path / "without.npz") as arrays:
@@ -143,8 +143,8 @@ def test_a_saved_partition_is_read_back(tmp_path):
 
 def test_groups_stay_with_the_clients_that_are_taken_or_joined():
     partition = data.shift_images(data.permute_labels(partition_of(), 0.5, 6, 3), 0.3, "rotate", 3)
-    clients = data.federate(DATASET, partition)
-    others = data.federate(DATASET, data.permute_labels(partition_of(), 0.5, 6, 4))
+    clients = data.assign_clients(DATASET, partition)
+    others = data.assign_clients(DATASET, data.permute_labels(partition_of(), 0.5, 6, 4))
     groups, of_others = clients.client_groups, others.client_groups
     ids = np.array([1, 4, 8])
     for part, chosen in (
@@ -164,7 +164,7 @@ def test_a_run_has_the_clients_that_its_flags_say(digits_dir):
     flags = {"data_dir": digits_dir, "num_clients": 10, "seed": 5}
     plain = loading.load_clients(RunConfig(**flags))
     clients = loading.load_clients(
-        RunConfig(**flags, permuted_clients=0.5, shifted_clients=0.2, shift="invert")
+        RunConfig(**flags, permuted_fraction=0.5, shifted_fraction=0.2, shift="invert")
     )
     permuted, shifted = (clients.client_groups[name] for name in ("permuted", "shifted"))
     assert (plain.client_groups, permuted.sum(), shifted.sum()) == ({}, 5, 2)
@@ -188,20 +188,22 @@ def given(**fields):
 
 
 REFUSED = [
-    (lambda: data.federate(dataset_of((7,)), with_shift("rotate")),
+    (lambda: data.assign_clients(dataset_of((7,)), with_shift("rotate")),
      r"must be images for shift=rotate, .*; got uint8 of shape \(7,\). Leave out `shifted_"),
-    (lambda: data.federate(dataset_of(dtype=float), with_shift("invert")),
+    (lambda: data.assign_clients(dataset_of(dtype=float), with_shift("invert")),
      r"must be images for shift=invert, uint8 of .*; got float64 of shape \(3, 4\)"),
     (lambda: with_shift("mirror"), "`shift` must be one of rotate, invert; got 'mirror'"),
     (lambda: permuted(num_classes=5), r"classes must be in \[0, num_classes=5\); got 5"),
     (lambda: permuted(partition=permuted()), "`partition` must have no permuted clients yet"),
     (lambda: data.shift_images(with_shift("rotate"), 0.5, "invert", 0), "have no shifted clients"),
-    (lambda: data.federate(DATASET, given(shifts=("rotate",))), "`shifts` must be 10, one per"),
-    (lambda: data.federate(DATASET, given(shifts=("turn",) * 10)), "client 0's shift must be"),
-    (lambda: data.federate(DATASET, given(renamings=(np.zeros(6, int),) * 10)),
+    (lambda: data.assign_clients(DATASET, given(shifts=("rotate",))),
+     "`shifts` must be 10, one per"),
+    (lambda: data.assign_clients(DATASET, given(shifts=("turn",) * 10)),
+     "client 0's shift must be"),
+    (lambda: data.assign_clients(DATASET, given(renamings=(np.zeros(6, int),) * 10)),
      "client 0's renaming must be a permutation of the 6 classes; got .0 0 0 0 0 0.. Name"),
     (lambda: dataclasses.replace(
-        data.federate(DATASET, partition_of()), client_groups={"mine": np.zeros(10)}),
+        data.assign_clients(DATASET, partition_of()), client_groups={"mine": np.zeros(10)}),
      r"`client_groups` must be 10 truth values for 'mine', one per client; got float64"),
 ]  # fmt: skip
 

@@ -76,7 +76,7 @@ def test_what_cannot_be_held_out_is_refused(sizes, fraction, message):
 
 @pytest.mark.parametrize("kind", ["round_robin", "dirichlet"])
 def test_partition_and_test_examples_are_as_without(kind, digits_dir):
-    chosen = {"partition": kind, "label_space": "global", "permuted_clients": 0.5}
+    chosen = {"partition": kind, "label_space": "global", "permuted_fraction": 0.5}
     chosen |= {"data_dir": digits_dir, "num_clients": 6, "clients_per_round": 2}
     plain, held = (
         loading.load_clients(RunConfig(**chosen, validation_fraction=fraction))
@@ -118,7 +118,7 @@ def test_a_partition_is_saved_with_its_validation_examples(tmp_path):
     twice = dataclasses.replace(held, train_indices=partition.train_indices)
     source = data.Examples(np.zeros((100, 1)), labels)
     with pytest.raises(ValueError, match=r"must be dealt once.*train.*validation"):
-        data.federate(data.Dataset("five", source, source, 5), twice)
+        data.assign_clients(data.Dataset("five", source, source, 5), twice)
 
 
 def test_clients_keep_their_validation_examples():

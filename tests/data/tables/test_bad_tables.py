@@ -17,16 +17,17 @@ from tf_pflego.data.tables import reading
 from tf_pflego.system import limited_files
 
 COUNT = sum(schools.SIZES)
-DEFAULTS = {"client": "School", "label": "Passed", "features": ["Sex", "SES"]}
+DEFAULTS = {"client_column": "School", "label_column": "Passed", "feature_columns": ["Sex", "SES"]}
 
 
 # What is a table's, by what changes in it.
 TABLES = [
     ({"School": [None] + [1224] * 44}, "'School' must have a value in every row; 1 of 45 have "),
     ({"School": np.arange(COUNT)}, "2 rows or more; 45 of 45 clients have not, the first is '0' "),
-    ({"School": np.arange(COUNT)}, {"small_clients": "drop"}, "45 of 45 clients have not"),
-    ({"School": ["a"] + ["b"] * 44}, {"small_clients": "merge"}, "the first is 'others' with 1"),
-    ({"School": ["others"] * 44 + ["b"]}, {"small_clients": "merge"}, "have no client 'others' of"),
+    ({"School": np.arange(COUNT)}, {"on_small_client": "drop"}, "45 of 45 clients have not"),
+    ({"School": ["a"] + ["b"] * 44}, {"on_small_client": "merge"}, "the first is 'others' with 1"),
+    ({"School": ["others"] * 44 + ["b"]}, {"on_small_client": "merge"},
+     "have no client 'others' of"),
     ({"School": ["a", "A"] * 20 + ["a"] * 5}, "of names; .* got '.' and '.'. Rename"),
     ({"School": np.full(COUNT, 2.0**53)}, "'School' must be of integers or of text; row 0 has "
      "9007199254740992.0, and double cannot tell whole numbers from 9007199254740992 on apart"),
@@ -34,7 +35,8 @@ TABLES = [
     ({"Passed": ["no"] * COUNT}, "'Passed' must have two classes or more, .*got 1 in 45"),
     ({"Passed": np.linspace(0, 1, COUNT)}, "'Passed' must be of whole numbers or of text; .* "
      "Choose `task='regression'` to predict numbers"),
-    ({"MathAch": [np.nan] + [1.0] * 44}, {"task": "regression", "label": "MathAch"}, "'MathAch' "
+    ({"MathAch": [np.nan] + [1.0] * 44}, {"task": "regression", "label_column": "MathAch"},
+     "'MathAch' "
      "must have a value in every row; 1 of 45 have none, the first is row 0"),
     ({"Passed": [[1, 0]] * COUNT}, "'Passed' must be of numbers, text or truth values; got l"),
     ({"SES": [np.nan] + [1.0] * 44}, "'SES' must have a value in every row; .*`missing='mean'`"),
@@ -45,10 +47,12 @@ TABLES = [
     ({"SES": ["?", *map(str, range(44))]}, r"of categories; got numbers, and '\?' among them"),
     ({"SES": [f"{k},163" for k in range(1, 46)]}, "'1,163' among them.*write 1163 .*`decimal=','`"),
     ({"Sex": [f"id {k}" for k in range(COUNT)]}, "'Sex' must be of categories, each of several "
-     "rows; got 45 texts in 45 rows, such as 'id 0'. .* name 'Sex' in `categories`"),
+     "rows; got 45 texts in 45 rows, such as 'id 0'. .* name 'Sex' in `category_columns`"),
     ({"SES": 2**62 + np.arange(COUNT)}, "'SES' must be of numbers that float64 can tell apart"),
-    ({"Sex": np.full(COUNT, 2**63, np.uint64)}, {"categories": ["Sex"]}, "that int64 can hold"),
-    ({"year": ["31/01/2020"] * COUNT}, {"test": "last", "time": "year"}, "'year' must be of numbers"
+    ({"Sex": np.full(COUNT, 2**63, np.uint64)}, {"category_columns": ["Sex"]},
+     "that int64 can hold"),
+    ({"year": ["31/01/2020"] * COUNT}, {"split": "last", "time_column": "year"},
+     "'year' must be of numbers"
      ", of times, or of text as 2020-01-31 .*; got text such as '31/01/2020', .*to_datetime"),
     ({"School": [datetime.date(2020, 1, 1)] * COUNT}, "'School' must be of .*; got date32.*Make"),
     ({"Sex": [f"{k} names" for k in range(COUNT)] * 100, "School": [7] * 4500, "SES": [1] * 4500,
@@ -56,34 +60,45 @@ TABLES = [
      "'Sex' must have at most 40 categories, each of which is a feature; got 45"),
     ({"Passed": ["no", "no "] * 22 + ["no"]}, "'Passed' must be of classes; .*got 'no' and 'no '"),
     ({"School": ["a\u202eb"] * COUNT}, r"with the character U\+202E \(RIGHT-TO-LEFT OVERRIDE\)"),
-    ({"part": ["maybe"] * COUNT}, {"test": "column:part"}, "train or test, or 0 or 1; got 'maybe'"),
+    ({"part": ["maybe"] * COUNT}, {"split": "column:part"},
+     "train or test, or 0 or 1; got 'maybe'"),
 ]  # fmt: skip
 
 # What is an argument's.
 ARGUMENTS = [
-    ({"client": "school"}, "which are 'School', .*; got 'school'. Did you mean School"),
+    ({"client_column": "school"}, "which are 'School', .*; got 'school'. Did you mean School"),
     ({"table": {"School": pa.array([b"\xff"]).view(pa.string())}}, "a whole .*Invalid UTF8"),
-    ({"label": []}, "`label`, `features` and `test` must be different columns, .*; got no label"),
-    ({"label": ["Passed", "Sex"], "features": ["SES"]}, "`label` must be one column for classific"),
-    ({"label": "SES"}, "must be different columns, .*; got 'SES' twice"),
-    ({"categories": ["SES"]}, "'SES' must be of whole numbers or of text; row"),
-    ({"texts": ["SES"]}, "'SES' must be of text for its words to count; got double"),
-    ({"texts": ["Sex"], "encoding": "codes"}, "`encoding` must be one_hot for texts, .*; got c"),
-    ({"texts": ["Sex"], "categories": ["Sex"]}, "`texts` must be other columns .*; got 'Sex'"),
-    ({"texts": ["year"]}, "`texts` must be some of the features, 'Sex', 'SES'; got 'year'"),
-    ({"texts": ["Sex"], "text_words": 0}, "`text_words` must be at least 1; got 0"),
-    ({"text_words": 9}, "`text_words` must be left out without `texts`, .*; got 9"),
-    ({"texts": ["Sex"], "table": schools.table(Sex=["?!"] * COUNT)}, "a word in some training row"),
-    ({"time": "year"}, "`time` must be left out unless `test` is last, .*; got 'year'"),
+    ({"label_column": []},
+     "`label_column`, `feature_columns` and `split` must be different columns, .*; got no label"),
+    ({"label_column": ["Passed", "Sex"], "feature_columns": ["SES"]},
+     "`label_column` must be one column for classific"),
+    ({"label_column": "SES"}, "must be different columns, .*; got 'SES' twice"),
+    ({"category_columns": ["SES"]}, "'SES' must be of whole numbers or of text; row"),
+    ({"text_columns": ["SES"]}, "'SES' must be of text for its words to count; got double"),
+    ({"text_columns": ["Sex"], "encoding": "codes"},
+     "`encoding` must be one_hot for texts, .*; got c"),
+    ({"text_columns": ["Sex"], "category_columns": ["Sex"]},
+     "`text_columns` must be other columns .*; got 'Sex'"),
+    ({"text_columns": ["year"]},
+     "`text_columns` must be some of the features, 'Sex', 'SES'; got 'year'"),
+    ({"text_columns": ["Sex"], "text_words": 0}, "`text_words` must be at least 1; got 0"),
+    ({"text_words": 9}, "`text_words` must be left out without `text_columns`, .*; got 9"),
+    ({"text_columns": ["Sex"], "table": schools.table(Sex=["?!"] * COUNT)},
+     "a word in some training row"),
+    ({"time_column": "year"},
+     "`time_column` must be left out unless `split` is last, .*; got 'year'"),
     ({"separator": ","}, "`separator` and `decimal` must be left out for a table that is no CSV"),
     ({"encoding": "ordinal"}, "`encoding` must be one of one_hot, codes; got 'ordinal'"),
-    ({"test": 0}, r"`test` must be random or last, .* or column:NAME; got 0. Correct `test`"),
+    ({"split": 0}, r"`split` must be random or last, .* or column:NAME; got 0. Correct `split`"),
     ({"task": "regression"}, "the column 'Passed' must be of numbers; got text, such as '"),
-    ({"task": "multi_label", "label": ["MathAch"]}, "must be 0 or 1, one for each label, for"),
-    ({"task": "regression", "label": "late", "table": schools.table(late=1.7e9 + np.arange(45))},
+    ({"task": "multi_label", "label_column": ["MathAch"]},
+     "must be 0 or 1, one for each label, for"),
+    ({"task": "regression", "label_column": "late",
+     "table": schools.table(late=1.7e9 + np.arange(45))},
      "the column 'late' must be numbers that float32 can tell apart; got 1700000000.0 to "
      "1700000044.0. Subtract 1700000022.0 from all"),
-    ({"task": "counts", "label": "MathAch"}, "must be whole numbers from 0 on, for counts; got"),
+    ({"task": "counts", "label_column": "MathAch"},
+     "must be whole numbers from 0 on, for counts; got"),
     ({"preprocessing": "runs/first"}, TypeError, "`preprocessing` must be of the class Preproc"),
     ({"table": 3}, TypeError, "`table` must be the path of a CSV or Parquet file, .*; got int"),
     ({"table": {"a": [2**70]}}, "the column 'a' has larger integers"),
@@ -102,7 +117,8 @@ FILES = [
     ("table.csv", b"School,Passed\n1,yes,\x1b\n", r"Expected 2 columns, got 3: 1,yes,\\x1b\). Co"),
     ("table.csv", b"School,School\n1,1\n", "table.csv must have rows, .*; got the name 'School'"),
     ("table.csv", b"School,\n1,1\n", "table.csv must have .*; got a column without a name"),
-    ("table.csv", b"School:Passed\n1:no\n", "`client` must name .*, which are 'School:Passed'; got "
+    ("table.csv", b"School:Passed\n1:no\n",
+     "`client_column` must name .*, which are 'School:Passed'; got "
      ".* Say `separator` if the file has another"),
     ("table.csv.gz", b"School,Passed\n1,no\n", "table.csv.gz must be a whole table, .*gzip|zlib"),
     ("table.csv", b"School,Passed\n\xff,1\n", "In 'School': .*Write the file in UTF-8"),
@@ -145,14 +161,14 @@ def test_a_bad_file_is_refused(name, content, message, tmp_path):
 
 def test_rows_that_follow_an_earlier_table_have_its_columns_and_are_prepared_as_its_rows():
     earlier = pfl.from_table(schools.table(), **DEFAULTS).preprocessing
-    settings = {"features": None, "preprocessing": earlier}
+    settings = {"feature_columns": None, "preprocessing": earlier}
     for name, column in (("Sex", np.arange(COUNT)), ("SES", ["high"] * COUNT)):
         table = schools.table(**{name: column})
         refused(f"the column '{name}' must be of ", table=table, **settings)
     for name, other in (
-        ("features", ["SES", "Sex"]),
-        ("categories", ["SES"]),
-        ("texts", ["Sex"]),
+        ("feature_columns", ["SES", "Sex"]),
+        ("category_columns", ["SES"]),
+        ("text_columns", ["Sex"]),
         ("encoding", "codes"),
         ("missing", "mean"),
     ):

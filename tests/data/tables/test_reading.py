@@ -54,7 +54,7 @@ AS_WRITTEN = [
 def test_ids_of_a_file_are_text(values, role, tmp_path):
     columns = table_of(kind=turns(["p", "q", "r"])) | {role: np.resize(np.repeat(values, 7), COUNT)}
     path = written(tmp_path / "rows.csv", rows_of(columns))
-    clients = read(path, features=["x", "kind"], categories=["kind"])
+    clients = read(path, feature_columns=["x", "kind"], category_columns=["kind"])
     found = {
         "user": clients.client_names,
         "y": clients.class_names,
@@ -133,7 +133,7 @@ def test_ids_are_text_however_lines_end(first, end, tmp_path):
 def test_cells_may_have_line_breaks(length, tmp_path):
     notes = [f'"{"." * (length + row)}\n, more"' for row in range(COUNT)]
     path = written(tmp_path / "rows.csv", rows_of({"note": notes} | table_of()))
-    clients, expected = read(path, features=["x"]), read(table_of())
+    clients, expected = read(path, feature_columns=["x"]), read(table_of())
     np.testing.assert_array_equal(clients.fingerprints, expected.fingerprints)
 
 
@@ -183,7 +183,7 @@ def test_what_nobody_named_and_is_no_feature_is_left_out_with_a_line(caplog):
     assert "day (date32[day])" in caplog.text
     for kind in ("D", "s", "ns"):
         (day,) = read(
-            table | {"day": days.astype(f"M8[{kind}]")}, features=["day"]
+            table | {"day": days.astype(f"M8[{kind}]")}, feature_columns=["day"]
         ).preprocessing.columns
         assert 18262 < day.mean < 18302
         np.testing.assert_allclose(day.raw_of(days[:2]), [18262, 18263])
@@ -208,7 +208,7 @@ MOMENTS = [f"2020-0{1 + row // 28}-{1 + row % 28:02}" for row in range(COUNT)]
 def test_text_in_iso_8601_is_a_time(end):
     clients = read(
         table_of(day=[moment + end for moment in MOMENTS]),
-        features=["x"], test="last:0.2", time="day",
+        feature_columns=["x"], split="last:0.2", time_column="day",
     )  # fmt: skip
     assert np.sort(np.concatenate(clients.partition.test_indices)).tolist() == [*range(32, 40)]
 

@@ -20,7 +20,8 @@ LEAST = 1e-6
 
 
 def clients_of(table=None, **changed):
-    settings = {"client": "School", "label": "Passed", "features": FEATURES} | changed
+    settings = {"client_column": "School", "label_column": "Passed"}
+    settings |= {"feature_columns": FEATURES} | changed
     return pfl.from_table(schools.table() if table is None else table, **settings)
 
 
@@ -92,7 +93,7 @@ def test_what_no_training_row_has_gets_a_code_of_its_own(encoding):
     changed = {"SES": np.where(is_test, 1e9, columns["SES"]), "Sex": sex}
     table = schools.table(**changed, is_test=is_test)
     features = FEATURES if encoding == "one_hot" else ["Sex"]
-    clients = clients_of(table, test="column:is_test", features=features, encoding=encoding)
+    clients = clients_of(table, split="column:is_test", feature_columns=features, encoding=encoding)
     sex_column = clients.preprocessing.columns[0]
     assert sex_column.categories == ("Female", "Male")
     assert encoding == "codes" or abs(clients.preprocessing.columns[1].mean) < 1
@@ -108,7 +109,7 @@ def test_what_no_training_row_has_gets_a_code_of_its_own(encoding):
 
 
 def test_numbers_can_be_categories_and_raw_columns_become_the_same_examples():
-    clients = clients_of(features=["Sex", "SES", "year"], categories=["year"])
+    clients = clients_of(feature_columns=["Sex", "SES", "year"], category_columns=["year"])
     examples, columns = clients.test.examples, clients.preprocessing.columns
     train = np.concatenate(clients.partition.train_indices)
     assert columns[2].categories == tuple(sorted(schools.columns()["year"][train]))
@@ -126,10 +127,10 @@ def test_texts_become_counts_of_the_most_frequent_words_of_the_training_rows():
     texts[:2], is_test = [None, "omega " * 50], np.arange(len(texts)) % 2 == 1
     clients = clients_of(
         schools.table(essay=texts, is_test=is_test),
-        features=["SES", "essay"],
-        texts=["essay"],
+        feature_columns=["SES", "essay"],
+        text_columns=["essay"],
         text_words=4,
-        test="column:is_test",
+        split="column:is_test",
         missing="mean",
     )
     plain = [re.sub("[^a-z ]", "", str(text or "").lower()).split() for text in texts]
@@ -175,12 +176,12 @@ def test_missing_values_are_filled_or_left_out(missing, tmp_path, caplog):
 
 
 def test_the_last_rows_by_time_are_tested():
-    clients, years = clients_of(test="last:0.3", time="year"), schools.columns()["year"]
+    clients, years = clients_of(split="last:0.3", time_column="year"), schools.columns()["year"]
     for client, (train, test) in enumerate(rows_of(clients)):
         assert years[test].min() > years[train].max()
         assert len(test) == round(0.3 * schools.SIZES[client])
     dates = (years - 1990).astype("datetime64[D]")
-    by_date = clients_of(schools.table(year=dates), test="last:0.3", time="year")
+    by_date = clients_of(schools.table(year=dates), split="last:0.3", time_column="year")
     np.testing.assert_array_equal(by_date.fingerprints, clients.fingerprints)
 
 
@@ -188,7 +189,7 @@ def test_the_last_rows_by_time_are_tested():
 def test_a_column_says_what_is_tested(words):
     is_test = schools.columns()["year"] % 3 == 0
     table = schools.table(part=np.array(words)[is_test.astype(int)])
-    clients = clients_of(table, features=None, label="Passed", test="column:part")
+    clients = clients_of(table, feature_columns=None, label_column="Passed", split="column:part")
     names = [column.name for column in clients.preprocessing.columns]
     assert names == ["Sex", "SES", "year", "MathAch"]
     rows = np.sort(np.concatenate(clients.partition.test_indices))
@@ -201,39 +202,39 @@ def test_the_draw_follows_the_seed_and_leaves_a_row_of_each_kind():
     assert not np.array_equal(first.fingerprints, other.fingerprints)
     table = pa.table(schools.columns(sizes=(2, 2, 9)))
     for share in (0.01, 0.99):
-        clients = clients_of(table, test=share)
+        clients = clients_of(table, split=share)
         assert clients.train.sizes.min() == clients.test.sizes.min() == 1
 
 
-@pytest.mark.parametrize("small_clients", ["drop", "merge"])
-def test_small_clients_are_left_out_or_merged_and_counted(small_clients, caplog):
+@pytest.mark.parametrize("on_small_client", ["drop", "merge"])
+def test_small_clients_are_left_out_or_merged_and_counted(on_small_client, caplog):
     caplog.set_level("INFO", "tf_pflego")
-    clients = clients_of(min_rows=10, small_clients=small_clients)
-    expected = ("1224", "1296") if small_clients == "drop" else ("1224", "1296", "others")
+    clients = clients_of(min_rows=10, on_small_client=on_small_client)
+    expected = ("1224", "1296") if on_small_client == "drop" else ("1224", "1296", "others")
     assert clients.client_names == expected
     sizes = clients.train.sizes + clients.test.sizes
     assert sizes.tolist() == [12, 20, 13][: len(expected)]
-    done = "left out" if small_clients == "drop" else "merged into one, 'others'"
+    done = "left out" if on_small_client == "drop" else "merged into one, 'others'"
     assert f"2 of 4 clients, 13 of 45 rows, are {done}" in caplog.text
-    if small_clients == "drop":  # Their own values are not looked at.
+    if on_small_client == "drop":  # Their own values are not looked at.
         columns = schools.columns()
         is_small = np.isin(columns["School"], (1288, 1308))
         odd = schools.table(SES=np.where(is_small, np.inf, columns["SES"]))
-        same = clients_of(odd, min_rows=10, small_clients="drop")
+        same = clients_of(odd, min_rows=10, on_small_client="drop")
         np.testing.assert_array_equal(same.fingerprints, clients.fingerprints)
 
 
 def test_a_client_needs_a_row_of_each_kind_where_a_column_says_it():
-    is_test, settings = schools.columns()["School"] == 1288, {"small_clients": "drop"}
+    is_test, settings = schools.columns()["School"] == 1288, {"on_small_client": "drop"}
     with pytest.raises(ValueError, match="some for training and some for the test"):
-        clients_of(schools.table(part=is_test), test="column:part", **settings)
+        clients_of(schools.table(part=is_test), split="column:part", **settings)
     is_test[np.flatnonzero(~is_test)[:20]] = True
-    clients = clients_of(schools.table(part=is_test), test="column:part", min_rows=2, **settings)
+    clients = clients_of(schools.table(part=is_test), split="column:part", min_rows=2, **settings)
     assert "1288" not in clients.client_names
 
 
 def test_labels_of_numbers_are_classes_by_their_values():
-    clients = clients_of(schools.table(grade=np.resize([10, 0, 2], 45)), label="grade")
+    clients = clients_of(schools.table(grade=np.resize([10, 0, 2], 45)), label_column="grade")
     assert clients.class_names == ("0", "2", "10")
     grades = np.array([0, 2, 10])[clients.classes[0]][clients.test.of(0)[1]]
     rows = clients.partition.test_indices[0]
@@ -247,7 +248,7 @@ def test_labels_of_other_tasks_are_columns(task):
     columns["old"] = (columns["year"] < 2010).astype(int)
     label = {"regression": "MathAch", "multi_label": ["top", "old"], "counts": ["year"]}[task]
     names = [label] if isinstance(label, str) else label
-    clients = clients_of(pa.table(columns), label=label, task=task)
+    clients = clients_of(pa.table(columns), label_column=label, task=task)
     assert (clients.task, clients.class_names) == (task, tuple(names))
     assert clients.num_classes.tolist() == [len(names)] * 4
     for client, (train, _) in enumerate(rows_of(clients)):

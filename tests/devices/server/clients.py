@@ -111,7 +111,7 @@ def introduced(request: bytes, name: str) -> bytes | None:
 @contextlib.contextmanager
 def links_to(sockets, **options):
     """Gives links to whoever is in a directory."""
-    settings = {"round_deadline": 60.0} | options
+    settings = {"round_timeout": 60.0} | options
     links = Links(DeviceOptions(str(sockets), NAMES, "the definition", **settings))
     try:
         yield links

@@ -80,7 +80,7 @@ def test_the_others_go_on_as_if_they_alone_had_been_drawn(name, engine, tiny_mod
 
 def test_what_is_observed_counts_beside_what_is_expected(tiny_model):
     """Of two that report on average, a half of those drawn, one does: its scale is I."""
-    algorithm, drawn = build("pflego", tiny_model), Participation(CLIENTS, 4, dropout_rate=0.5)
+    algorithm, drawn = build("pflego", tiny_model), Participation(CLIENTS, 4, client_dropout=0.5)
     number = 1
     seed = next(seed for seed in range(99) if len(drawn.draw(seed, number)) == 2)
     one, other = drawn.draw(seed, number).tolist()
@@ -96,13 +96,13 @@ def test_what_is_observed_counts_beside_what_is_expected(tiny_model):
 
 def test_spare_clients_keep_the_scale_until_too_few_report(tiny_model):
     algorithm = build("pflego", tiny_model)
-    with leaving_out(ABSENT, spare_clients=2):
+    with leaving_out(ABSENT, num_spare_clients=2):
         records, state = trained(algorithm, Participation(CLIENTS, 2))
     assert_identical(state, trained(algorithm, Without(CLIENTS, 2))[1])
     assert [(one["dropped"], one["absent_clients"]) for one in records] == [
         (0, absent) for absent in ABSENT.values()
     ]
-    with leaving_out({1: [0, 1, 3]}, spare_clients=2):
+    with leaving_out({1: [0, 1, 3]}, num_spare_clients=2):
         (record,), _ = trained(algorithm, Participation(CLIENTS, 2), rounds=1)
     assert (record["dropped"], record["participants"]) == (1, 1)
 

@@ -53,10 +53,10 @@ class GoesAway(Callback):
         if record["round"] == 1:
             self.target = self.socket.readlink()
             self.socket.unlink()
-            object.__setattr__(options, "round_deadline", 0.5)
+            object.__setattr__(options, "round_timeout", 0.5)
         elif record["round"] == 3:
             self.socket.symlink_to(self.target)
-            object.__setattr__(options, "round_deadline", 600.0)
+            object.__setattr__(options, "round_timeout", 600.0)
 
 
 def test_a_client_that_is_away_is_said_once_and_so_is_its_return(tmp_path, monkeypatch, caplog):

@@ -166,9 +166,9 @@ def test_who_is_dead_costs_a_deadline_once(federation, sockets, monkeypatch):
     requests = dict.fromkeys(range(3), REQUEST)
     with scripted(sockets, "d", dead):
         monkeypatch.setitem(links._known, NAMES[2], {"node": "d", "examples": 5})
-        object.__setattr__(links.options, "round_deadline", 1.5)
+        object.__setattr__(links.options, "round_timeout", 1.5)
         first = links.ask(requests, _checked, 2**20)
-        object.__setattr__(links.options, "round_deadline", 600.0)
+        object.__setattr__(links.options, "round_timeout", 600.0)
         second = links.ask(requests, _checked, 2**20)  # It would take ten minutes.
         for answered in (first, second):
             assert answered.left_out == {2: "it has not answered in time"}

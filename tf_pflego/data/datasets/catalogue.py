@@ -167,11 +167,11 @@ def load(
     return Dataset(name, train, test, label.num_classes, tuple(label.names))
 
 
-def merged(dataset: Dataset) -> Dataset:
+def merge_splits(dataset: Dataset) -> Dataset:
     """Returns the dataset with training and test examples as one, for a partition to split.
 
     Example, explained in docs/data.md#partitions:
-      >>> pfl.merged(dataset)
+      >>> pfl.merge_splits(dataset)
       Dataset(own, 40 examples, float64 [4], 2 classes)
     """
     values.instance("dataset", dataset, Dataset, "Make one, or use `load`.")

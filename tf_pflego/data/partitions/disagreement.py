@@ -65,7 +65,7 @@ def shift_images(partition: Partition, share: float, shift: str, seed: int) -> P
 
 def _drawn(group, share, partition, seed):
     """Returns the clients of a share, ascending, which are to be the first of their group."""
-    name, num_clients = f"{group}_clients", partition.num_clients
+    name, num_clients = f"{group}_fraction", partition.num_clients
     share = values.number(name, share, at_least=0, at_most=1)
     count = round(share * num_clients)
     if share and not count:
@@ -146,5 +146,5 @@ def _refuse_no_images(shift, examples):
         raise ValueError(
             f"the examples must be images for shift={shift}, {kinds} of shape (height, width) or "
             f"(height, width, channels); got {examples.dtype} of shape {examples.shape[1:]}. Leave "
-            "out `shifted_clients`, or choose another dataset."
+            "out `shifted_fraction`, or choose another dataset."
         )

@@ -61,7 +61,9 @@ def read(
     columns: dict[str, Any] = {_ROW: np.arange(len(source))}
     for name in (client, *features):
         with faults.collected():
-            columns[name] = reading.column(source, name, "client" if name == client else "features")
+            columns[name] = reading.column(
+                source, name, "client_column" if name == client else "feature_columns"
+            )
     faults.refuse()
     rows = with_values(pa.table(columns), features, missing, "`missing='mean'` or ", faults)
     with faults.collected():

@@ -60,7 +60,7 @@ class Column:
     def raw_of(self, cells: Any) -> np.ndarray:
         """Returns [n], the cells of a table as an exported model takes them."""
         cells = np.reshape(cells, -1) if np.ndim(cells) > 1 else cells
-        array = reading.column(reading.read({self.name: cells}), self.name, "features")
+        array = reading.column(reading.read({self.name: cells}), self.name, "feature_columns")
         if self.categories is None:
             return reading.numbers(array, self.name).astype(self.dtype)
         if self.is_text:
@@ -211,7 +211,7 @@ def fit(
             if array.null_count == len(array):
                 raise ValueError(
                     f"the column {name!r} must have a value in some training row; it has none. "
-                    "Leave it out of `features`."
+                    "Leave it out of `feature_columns`."
                 )
             if is_coded:
                 columns.append(Column(name, _categories(array, name, encoding)))
@@ -231,7 +231,7 @@ def _moments(array, name):
             raise ValueError(
                 f"the column {name!r} must be of numbers that float64 can tell apart; they are "
                 f"from {least} to {most}. Subtract {least} from all, or leave the column out of "
-                "`features`."
+                "`feature_columns`."
             )
         return float(np.nanmean(numbers)), 1.0
     return float(np.nanmean(numbers)), float(np.nanstd(numbers))
@@ -242,8 +242,8 @@ def _categories(array, name, encoding):
     if encoding == "one_hot" and len(categories) > _MOST_ONE_HOT:
         raise ValueError(
             f"the column {name!r} must have at most {_MOST_ONE_HOT} categories, each of which is a "
-            f"feature; got {len(categories)}. Leave it out of `features`, or give `from_table` "
-            "`encoding='codes'` and take a body that begins with an Embedding."
+            f"feature; got {len(categories)}. Leave it out of `feature_columns`, or give "
+            "`from_table` `encoding='codes'` and take a body that begins with an Embedding."
         )
     if pair := isinstance(categories[0], str) and texts_lib.alike(categories, cases=True):
         log.warning(f"the column {name!r:.60} has categories that look alike, such as {pair}")
@@ -272,7 +272,7 @@ def _are_mostly_numbers(found):
 def _refuse_no_categories(array, name):
     """Raises ValueError if a column of text is mostly numbers, or differs in nearly every row."""
     found = reading.distinct(array) if array.type == pa.string() else []
-    remedy = f"or name {name!r} in `categories` if each of them is one."
+    remedy = f"or name {name!r} in `category_columns` if each of them is one."
     if _are_mostly_numbers(found):
         raise ValueError(
             f"the column {name!r} must be of numbers or of categories; got numbers, and "
@@ -284,5 +284,5 @@ def _refuse_no_categories(array, name):
         raise ValueError(
             f"the column {name!r} must be of categories, each of several rows; got {len(found)} "
             f"texts in {len(array)} rows, such as {found[0]!r:.40}. Leave the column out of "
-            f"`features`, {remedy}"
+            f"`feature_columns`, {remedy}"
         )

@@ -275,13 +275,13 @@ def column(table: pa.Table, name: str, argument: str) -> pa.ChunkedArray:
         return pc.if_else(pc.equal(pc.utf8_trim_whitespace(array), ""), None, array)
     if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or kind == pa.bool_():
         return array
-    if is_time(kind) and argument in ("time", "features"):
-        return array if argument == "time" else _days(array)
+    if is_time(kind) and argument in ("time_column", "feature_columns"):
+        return array if argument == "time_column" else _days(array)
     got = "no value in any row" if pa.types.is_null(kind) else str(kind)
     remedy = " Write the file in UTF-8." if pa.types.is_binary(kind) else ""
     raise ValueError(
         f"the column {name!r} must be of numbers, text or truth values; got {got}.{remedy} Make "
-        "numbers or text of it, or leave it out of `features`."
+        "numbers or text of it, or leave it out of `feature_columns`."
     )
 
 

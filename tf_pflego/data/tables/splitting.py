@@ -27,11 +27,11 @@ def kind_of_test(test: Any) -> tuple[str, Any]:
         if kind not in ("random", "last"):
             raise ValueError
         share = values.number_of(rest or str(_SHARE)) if isinstance(rest, str) else rest
-        return kind, values.number("test", share, above=0, below=1)
+        return kind, values.number("split", share, above=0, below=1)
     except ValueError:
         raise ValueError(
-            "`test` must be random or last, with a share in (0, 1) of each client's rows as in "
-            f"last:0.2, or column:NAME; got {values.shown(test)}. Correct `test`."
+            "`split` must be random or last, with a share in (0, 1) of each client's rows as in "
+            f"last:0.2, or column:NAME; got {values.shown(test)}. Correct `split`."
         ) from None
 
 
@@ -95,7 +95,7 @@ def without_small(
     names: list[str],
     is_test: np.ndarray | None,
     min_rows: int,
-    small_clients: str,
+    on_small_client: str,
     client: str,
 ) -> tuple[np.ndarray, list[str]]:
     """Returns the owners, -1 for no client, and the names, after the treatment of small clients.
@@ -112,24 +112,24 @@ def without_small(
     few = f"{len(names) - len(kept)} of {texts.counted(len(names), 'client')}"
     if len(kept) == len(names):
         return owner, names
-    if small_clients == "refuse" or not (kept or small_clients == "merge"):
+    if on_small_client == "refuse" or not (kept or on_small_client == "merge"):
         first = int(np.argmax(is_small))
         raise ValueError(
             f"every client must have {needs}; {few} have not, the first is {names[first]!r:.60} "
-            f"with {sizes[first]}. Choose another `small_clients`, or another column as `client`."
+            f"with {sizes[first]}. Choose another `on_small_client`, or another `client_column`."
         )
-    done = "left out" if small_clients == "drop" else f"merged into one, {OTHERS!r}"
+    done = "left out" if on_small_client == "drop" else f"merged into one, {OTHERS!r}"
     log.info(
         f"{few}, {sizes[is_small].sum()} of {len(owner)} rows, are {done}: they have not {needs}"
     )
     number = np.where(is_small, -1, np.cumsum(~is_small) - 1)
-    if small_clients == "drop":
+    if on_small_client == "drop":
         return number[owner], kept
     if texts.alike([*kept, OTHERS], cases=True):
         raise ValueError(
             f"the column {client!r} must have no client {OTHERS!r} of {min_rows} rows or more, "
             "since small clients are merged into one of this name; it has one. Rename it, or "
-            "choose `small_clients='drop'`."
+            "choose `on_small_client='drop'`."
         )
     number = np.where(is_small, len(kept), number)  # They may be too few even together.
     return without_small(number[owner], [*kept, OTHERS], is_test, min_rows, "refuse", client)

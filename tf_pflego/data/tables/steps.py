@@ -102,36 +102,39 @@ class Asked:
         values.one_of("missing", missing, MISSING)
         time = None if values.is_word(time, "") else time
         kind, about = splitting.kind_of_test(test)
-        labels, coded = _names("label", label), _names("categories", categories)
-        counted, text_words = _names("texts", texts), values.whole("text_words", text_words, 1)
+        labels, coded = _names("label_column", label), _names("category_columns", categories)
+        counted, text_words = (
+            _names("text_columns", texts),
+            values.whole("text_words", text_words, 1),
+        )
         if counted and encoding != ENCODINGS[0]:
             raise ValueError(
                 f"`encoding` must be {ENCODINGS[0]} for texts, since a count of words is no code; "
-                f"got {encoding}. Leave out one of `encoding` and `texts`."
+                f"got {encoding}. Leave out one of `encoding` and `text_columns`."
             )
         if text_words != TEXT_WORDS and (preprocessing is not None or not counted):
             raise ValueError(
-                "`text_words` must be left out without `texts`, and with `preprocessing`, which "
-                f"has the words; got {text_words}. Leave it out."
+                "`text_words` must be left out without `text_columns`, and with `preprocessing`, "
+                f"which has the words; got {text_words}. Leave it out."
             )
         if both := sorted({*counted} & {*coded}):
             raise ValueError(
-                f"`texts` must be other columns than `categories`; got {both[0]!r} in both. Leave "
-                "it out of one."
+                f"`text_columns` must be other columns than `category_columns`; got {both[0]!r} in "
+                "both. Leave it out of one."
             )
         if time is not None and kind != "last":
             raise ValueError(
-                "`time` must be left out unless `test` is last, which alone reads it; got "
-                f"{values.shown(time)}. Choose `test='last:0.2'`, or leave out `time`."
+                "`time_column` must be left out unless `split` is last, which alone reads it; got "
+                f"{values.shown(time)}. Choose `split='last:0.2'`, or leave out `time_column`."
             )
         return cls(
             list(map(_name, client)),
             labels,
-            None if features is None else _names("features", features),
+            None if features is None else _names("feature_columns", features),
             coded,
             counted,
             text_words,
-            [] if kind != "last" else _names("time", time),
+            [] if kind != "last" else _names("time_column", time),
             [about] if kind == "column" else [],
             about,
             task,
@@ -169,7 +172,7 @@ class Asked:
         return Rows(with_values(columns, features, self.missing, remedy, faults), features, coded)
 
     def split(
-        self, rows: Rows, min_rows: int, small_clients: str, seed: int, faults: Faults
+        self, rows: Rows, min_rows: int, on_small_client: str, seed: int, faults: Faults
     ) -> Split:
         """Returns the rows of the clients that stay, and which are for the test."""
         columns = rows.columns
@@ -180,7 +183,7 @@ class Asked:
                 if self.client:
                     owner, names = splitting.owners(columns[of_client], of_client)
                 said = splitting.said(columns[self.share], self.share) if self.test else None
-                about = min_rows, small_clients, of_client
+                about = min_rows, on_small_client, of_client
                 owner, names = splitting.without_small(owner, names, said, *about)
                 kept = owner >= 0
                 columns, owner = columns.filter(pa.array(kept)), owner[kept]
@@ -217,30 +220,34 @@ class Asked:
 
     def _columns(self, source, faults):
         """Returns the columns that are read, the features and which of them are categories."""
-        columns = {"client": self.client, "label": self.labels}
-        columns |= {"time": self.time, "test": self.test}
+        columns = {"client_column": self.client, "label_column": self.labels}
+        columns |= {"time_column": self.time, "split": self.test}
         features = self.features
         if features is None:
             taken = {str(name) for names in columns.values() for name in names}
             others = [name for name in source.column_names if name not in taken]
             features = _able(source, others, [*self.categories, *self.texts], self.encoding)
         rows, there = {}, {*source.column_names}
-        for argument, names in (columns | {"features": features}).items():
+        for argument, names in (columns | {"feature_columns": features}).items():
             with faults.collected():
                 reading.refuse_absent(source, names, argument)
             for name in filter(there.__contains__, map(str, names)):
                 with faults.collected():
                     rows[name] = reading.column(source, name, argument)
-        roles = [*columns["client"], *columns["label"], *columns["test"], *features]
+        roles = [*self.client, *self.labels, *self.test, *features]
         twice = [name for name, count in Counter(map(str, roles)).items() if count > 1]
         with faults.collected():
-            if twice or not columns["label"] or not features:
+            if twice or not self.labels or not features:
                 got = f"{twice[0]!r} twice" if twice else "no label" if features else "no features"
                 raise ValueError(
-                    "`client`, `label`, `features` and `test` must be different columns, with at "
-                    f"least one feature and one label; got {got}. Correct them."
+                    "`client_column`, `label_column`, `feature_columns` and `split` must be "
+                    f"different columns, with at least one feature and one label; got {got}. "
+                    "Correct them."
                 )
-        for argument, names in {"categories": self.categories, "texts": self.texts}.items():
+        for argument, names in {
+            "category_columns": self.categories,
+            "text_columns": self.texts,
+        }.items():
             with faults.collected():
                 if stray := sorted({*map(str, names)}.difference(features)):
                     raise ValueError(
@@ -278,13 +285,17 @@ def _refuse_other(preprocessing, features, categories, encoding, missing, texts)
     counted = {column.name for column in columns if column.is_text}
     names = [column.name for column in columns]
     given = {
-        "features": (
+        "feature_columns": (
             features,
-            None if features is None else _names("features", features),
+            None if features is None else _names("feature_columns", features),
             (None, names),
         ),
-        "categories": (categories, {*_names("categories", categories)} <= coded, (True,)),
-        "texts": (texts, {*_names("texts", texts)}, (set(), counted)),
+        "category_columns": (
+            categories,
+            {*_names("category_columns", categories)} <= coded,
+            (True,),
+        ),
+        "text_columns": (texts, {*_names("text_columns", texts)}, (set(), counted)),
         "encoding": (encoding, encoding, (ENCODINGS[0], preprocessing.encoding)),
         "missing": (missing, missing, (MISSING[0], "drop", preprocessing.missing)),
     }
@@ -322,7 +333,7 @@ def _able(source, names, categories, encoding):
     for name in names:
         kind = source[name].type
         with contextlib.suppress(ValueError):
-            array = reading.column(source, name, "features")
+            array = reading.column(source, name, "feature_columns")
             is_text = name not in categories and preprocessing_lib.is_free_text(array, encoding)
             if not (is_text or reading.is_time(kind)):
                 able.append(name)
@@ -355,7 +366,7 @@ def with_values(
         faults.refuse()
         raise ValueError(
             "`table` must have rows that lack no value; got none. Leave out what lacks them of "
-            "`features`, or choose `missing='mean'`."
+            "`feature_columns`, or choose `missing='mean'`."
         )
     if missing != "refuse":
         count = len(rows) - len(whole)

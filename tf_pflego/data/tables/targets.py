@@ -35,8 +35,9 @@ def of(
         return np.concatenate(columns, axis=1), len(labels), tuple(labels)
     if len(labels) > 1:
         raise ValueError(
-            f"`label` must be one column for classification; got {', '.join(labels)}. Choose "
-            "`task='multi_label'` for columns of 0 and 1, or `task='regression'` for numbers."
+            f"`label_column` must be one column for classification; got {', '.join(labels)}. "
+            "Choose `task='multi_label'` for columns of 0 and 1, or `task='regression'` for "
+            "numbers."
         )
     remedy = "Choose `task='regression'` to predict numbers. "
     column = reading.names(table[labels[0]], labels[0], remedy)

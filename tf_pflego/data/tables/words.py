@@ -26,7 +26,7 @@ def vocabulary(array: pa.ChunkedArray, name: str, most: int) -> tuple[str, ...]:
     if not found:
         raise ValueError(
             f"the column {name!r} must have a word in some training row; its texts have none. "
-            "Leave it out of `texts` and of `features`."
+            "Leave it out of `text_columns` and of `feature_columns`."
         )
     return tuple(word for _, word in sorted(found)[:most])
 
@@ -50,5 +50,5 @@ def _refuse_no_text(array, name):
     if array.type != pa.string():
         raise ValueError(
             f"the column {name!r} must be of text for its words to count; got {array.type}. Leave "
-            "it out of `texts`."
+            "it out of `text_columns`."
         )

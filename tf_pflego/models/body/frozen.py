@@ -80,14 +80,14 @@ class Frozen:
       example_shape: Shape of one example.
       example_dtype: tf.int32 or tf.float32.
       scales: As of `Body`.
-      first_strange: As of `Lookups`.
+      lookups: As of `Body`.
       block: The number of examples that pass it at once.
     """
 
     def __init__(self, model: tf.keras.Model, body: Body):
         self.model = model
         self.example_shape, self.example_dtype = body.example_shape, body.example_dtype
-        self.scales, self.first_strange = body.scales, body.lookups.first_strange
+        self.scales, self.lookups = body.scales, body.lookups
         self.block = min(max(1, _BLOCK_BYTES // body.bytes_per_example), _MOST_IN_BLOCK)
         one = tf.zeros([1, *self.example_shape], self.example_dtype)
         self.shape = tuple(map(int, model(one, training=False).shape[1:]))
