@@ -2,9 +2,9 @@
 
     .venv/bin/python -m tests.planted_bugs [PART OF A NAME ..]
 
-The tests of the bug's module run first, then its room's, then all of `make test`, until one fails.
-A bug that none of them finds is tried with all tests of its room. The exit status is 1 if a bug is
-found by none, or if the line that it changes is no longer there.
+The tests of the bug's module run first, then its package's, then all of `make test`, until one
+fails. A bug that none of them finds is tried with all tests of its package. The exit status is 1 if
+a bug is found by none, or if the line that it changes is no longer there.
 """
 
 import pathlib
@@ -72,12 +72,12 @@ def finds(tree, environment, *options):
 
 def found_by(tree, module):
     """Returns the test that finds the bug in a module of the tree, and the command that runs it."""
-    room, name = f"tests/{module.split('/')[0]}", module.split("/")[-1]
-    near = [str(path.relative_to(tree)) for path in (tree / room).rglob(f"test_{name}*.py")]
-    tries = [("make test", ".venv", "--quick", places) for places in (near, [room], ["tests"])]
+    package, name = f"tests/{module.split('/')[0]}", module.split("/")[-1]
+    near = [str(path.relative_to(tree)) for path in (tree / package).rglob(f"test_{name}*.py")]
+    tries = [("make test", ".venv", "--quick", places) for places in (near, [package], ["tests"])]
     tries += [
-        ("make test-all", ".venv", "--line=tff", [room]),
-        ("make test-all", ".venv-current", "--line=current", [room]),
+        ("make test-all", ".venv", "--line=tff", [package]),
+        ("make test-all", ".venv-current", "--line=current", [package]),
     ]
     for command, environment, option, places in tries:
         test = places and finds(tree, environment, option, *places)

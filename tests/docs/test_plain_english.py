@@ -1,7 +1,7 @@
 """Pages and docstrings are in plain English, as CONTRIBUTING.md asks.
 
 No sentence begins with What, Who or Of, and none has `that of`. Of words and signs that make a text
-hard to read, a page or a room has a few in a thousand words.
+hard to read, a page or a package has a few in a thousand words.
 """
 
 import ast
@@ -14,7 +14,9 @@ MADE = DOCS / "results"  # Its text lies beside the experiments.
 FACTS = DOCS / "methods"  # They are cells of tables.
 WRITTEN = [path for path in [*FRONT, *PAGES] if path.parent != FACTS]
 PROSE = [path for path in WRITTEN if path.parent != MADE]
-PROSE += [path for room in ("tf_pflego", "tools") for path in sorted((ROOT / room).rglob("*.py"))]
+PROSE += [
+    path for package in ("tf_pflego", "tools") for path in sorted((ROOT / package).rglob("*.py"))
+]
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
 NO_PROSE = re.compile(r"```.*?```|`[^`]+`|<!--.*?-->|^#.*?$|\*\*[^*]+\.\*\*", re.S | re.M)
 ENDS = re.compile(r"[.:;!?]\**\s+|\n\s*\n|\n\s*(?:[*-]|\d+\.)\s|\|")
@@ -70,7 +72,7 @@ def test_pages_and_rooms_have_few_hard_words():
     for path in WRITTEN:
         name = str(path.relative_to(ROOT))
         found[name] = hard_in_a_thousand(TABLE.sub("", *texts_of(path)))
-    for room in (ROOT / "tf_pflego").iterdir():
-        texts = [text for path in sorted(room.rglob("*.py")) for text in texts_of(path)]
-        found[room.name] = hard_in_a_thousand("\n".join(texts))
+    for package in (ROOT / "tf_pflego").iterdir():
+        texts = [text for path in sorted(package.rglob("*.py")) for text in texts_of(path)]
+        found[package.name] = hard_in_a_thousand("\n".join(texts))
     assert {name: rate for name, rate in found.items() if rate > limit(name)} == {}

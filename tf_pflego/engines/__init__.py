@@ -1,4 +1,4 @@
-"""Engines, which contain clients and run them. TFF, Ray and devices have their own rooms."""
+"""Engines, which contain clients and run them. TFF, Ray and devices have their own packages."""
 
 from tf_pflego.engines.engine import Asked as Asked
 from tf_pflego.engines.engine import Cohort as Cohort

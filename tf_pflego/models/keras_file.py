@@ -19,7 +19,7 @@ import tensorflow as tf
 from tf_pflego.system import limited_files
 
 _MEMBERS = ["config.json", "metadata.json", "model.weights.h5"]
-_ROOMS = {
+_FOLDERS = {
     *("activations", "constraints", "dtype_policies", "engine", "initializers", "layers", "losses"),
     *("metrics", "mixed_precision", "models", "ops", "optimizers", "quantizers", "random"),
     *("regularizers",),
@@ -120,9 +120,9 @@ def _check_class(about):
         raise ValueError("its layers must have names")
     if tf.keras.utils.get_registered_object(names[-1]) is not None:
         return
-    rooms = [room for room in (module or "").split(".") if room != "src"]
-    known = module is None or rooms == ["builtins"] or rooms[0] == "keras"
-    if not known or (len(rooms) > 1 and rooms[1] not in _ROOMS):
+    folders = [folder for folder in (module or "").split(".") if folder != "src"]
+    known = module is None or folders == ["builtins"] or folders[0] == "keras"
+    if not known or (len(folders) > 1 and folders[1] not in _FOLDERS):
         raise ValueError(f"it names {module}.{name}, which is neither Keras' nor registered")
     if any(one in _REFUSED or "." in one for one in names[:2]):
         raise ValueError(f"it names {name}, which can run code")

@@ -10,10 +10,10 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "tf_pflego"
 PAGE = (PACKAGE.parent / "docs" / "layout.md").read_text(encoding="utf-8")
-# A module imports modules of lower floors, or of its own folder.
-FLOORS = {
-    room: int(floor)
-    for floor, room in re.findall(r"^\| (\d+) \| `(\w+)` \| .+ \|$", PAGE, re.MULTILINE)
+# A module imports modules of lower layers, or of its own folder.
+LAYERS = {
+    package: int(layer)
+    for layer, package in re.findall(r"^\| (\d+) \| `(\w+)` \| .+ \|$", PAGE, re.MULTILINE)
 }
 
 
@@ -51,12 +51,12 @@ def _offences(allowed):
     ]
 
 
-def test_imports_run_down_the_floors():
+def test_imports_run_down_the_layers():
     def allowed(module, name):
         if not name.startswith("tf_pflego."):
             return name != "tf_pflego"
-        room = name.split(".")[1]
-        return room in FLOORS and (room == module[0] or FLOORS[room] < FLOORS[module[0]])
+        package = name.split(".")[1]
+        return package in LAYERS and (package == module[0] or LAYERS[package] < LAYERS[module[0]])
 
     assert _offences(allowed) == []
 
@@ -88,7 +88,7 @@ def test_no_circle_of_modules():
         (("engines",), ("tf_pflego.models", "tf_pflego.algorithms")),
     ],
 )
-def test_a_room_does_without(importers, imported):
+def test_a_package_does_without(importers, imported):
     def allowed(module, name):
         own = ".".join(module) + "."
         return not (
@@ -99,9 +99,9 @@ def test_a_room_does_without(importers, imported):
     assert _offences(allowed) == []
 
 
-@pytest.mark.parametrize(("package", "room"), [("tensorflow_federated", "tff"), ("ray", "ray")])
-def test_a_package_of_an_engine_is_imported_in_its_room_alone(package, room):
-    assert not _offences(lambda module, name: name.split(".")[0] != package or module[0] == room)
+@pytest.mark.parametrize(("library", "package"), [("tensorflow_federated", "tff"), ("ray", "ray")])
+def test_a_library_of_an_engine_is_imported_in_its_package_alone(library, package):
+    assert not _offences(lambda module, name: name.split(".")[0] != library or module[0] == package)
 
 
 def test_one_module_asks_what_linux_alone_tells():
@@ -122,15 +122,15 @@ def _at_its_import(path):
     return [name for line, name in _imports(path) if line not in later]
 
 
-@pytest.mark.parametrize("room", ["tff", "ray", "devices"])
-def test_a_room_that_can_be_deleted_is_needed_by_no_other(room):
+@pytest.mark.parametrize("package", ["tff", "ray", "devices"])
+def test_a_package_that_can_be_deleted_is_needed_by_no_other(package):
     """The module of the verb `client` is imported for this verb alone."""
     assert not [
         (path, name)
         for path in [*MODULES, PACKAGE / "__init__.py"]
-        if path.relative_to(PACKAGE).parts[0] != room and path != PACKAGE / "program/client.py"
+        if path.relative_to(PACKAGE).parts[0] != package and path != PACKAGE / "program/client.py"
         for name in _at_its_import(path)
-        if f"{name}.".startswith(f"tf_pflego.{room}.")
+        if f"{name}.".startswith(f"tf_pflego.{package}.")
     ]
 
 
@@ -168,6 +168,6 @@ def test_the_front_of_a_folder_only_hands_on():
 def test_the_page_of_the_layout_has_the_rooms():
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert modules | folders == FLOORS.keys()
+    assert modules | folders == LAYERS.keys()
     for name in re.findall(r"`((?:\w+/)+\w+(?:\.py)?|\w+/)`", PAGE):
         assert any((place / name).exists() for place in (PACKAGE, PACKAGE.parent)), name
