@@ -4,6 +4,8 @@ And from a table of flights to a bundle, by six.
 """
 
 import csv
+import dataclasses
+import inspect
 import itertools
 import json
 import pathlib
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_pflego as pfl
 from tests.docs import notebooks, pages
 from tests.docs.test_commands import commands
 from tests.starts import done, replaced
@@ -25,6 +28,11 @@ PAGE = (pages.ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 STORED = nbformat.read(pages.ROOT / "notebooks" / "tables.ipynb", as_version=4)
 MOST_COMMANDS = 6
 BAR = re.compile(r"round \d+/\d+ \|.*\n")
+
+
+def test_the_flags_of_a_table_are_the_arguments_of_from_table():
+    arguments = inspect.signature(pfl.from_table).parameters.keys() - {"encoding", "preprocessing"}
+    assert arguments <= {field.name for field in dataclasses.fields(pfl.RunConfig)}
 
 
 @pytest.mark.thorough
