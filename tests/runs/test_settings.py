@@ -11,8 +11,10 @@ import sys
 import pytest
 
 from tf_pflego.algorithms import settings_of_methods
+from tf_pflego.core import settings
 from tf_pflego.runs import reader
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.simulation import checkpoint
 from tf_pflego.sweeps import store
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "tf_pflego"
@@ -36,7 +38,7 @@ LISTS = {
         ["client_column", "label_column"],
     ],
     # and what they were called.
-    "runs/reader.py": [
+    "core/settings.py": [
         ["num_eval_clients", "num_new_clients"],
         ["num_spare_clients", "on_small_client"],
         ["permuted_fraction", "shifted_fraction"],
@@ -80,9 +82,12 @@ deferred.defer()
 from tf_pflego.devices import definition as federation
 from tf_pflego.program import help_pages
 from tf_pflego.reports import series
+from tf_pflego.core import settings
 from tf_pflego.runs import reader
+from tf_pflego.core import settings
 from tf_pflego.runs import reader
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.simulation import checkpoint
 from tf_pflego.sweeps import store
 from tf_pflego.sweeps import experiments, store
 
@@ -141,6 +146,7 @@ NEW_VALUE = {
 WHAT_RUNS = """import json, pathlib
 from tf_pflego import main, sweeps
 from tf_pflego.devices.definition import Definition
+from tf_pflego.core import settings
 from tf_pflego.runs import reader
 from tf_pflego.runs.plan import Plan
 
@@ -196,10 +202,14 @@ def test_a_new_value_of_a_setting_runs_everywhere_by_its_declaration_alone(tmp_p
 
 
 def test_stored_settings_are_read_under_their_former_names(tmp_path):
-    former = reader._FORMER_NAMES
+    former = settings.FORMER_NAMES
     assert {*former.values()} <= NAMES and not NAMES & {*former}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(dict.fromkeys(former, 3)), encoding="utf-8")
     assert reader.configuration(path) == dict.fromkeys(former.values(), 3)
     row = {"flags": "--new_clients=3", "plan": '{"eval_clients": 4}'}
     assert store.settings_of(row) == ({"num_new_clients": "3"}, {"num_eval_clients": "4"})
+    drawn = {"participation": {"client_dropout": 0.1}}
+    assert not checkpoint.differences(drawn, {"participation": {"dropout_rate": 0.1}})
+    other = {"participation": {"dropout_rate": 0.2}}
+    assert "got client_dropout 0.2" in checkpoint.differences(drawn, other)

@@ -8,6 +8,15 @@ from typing import Any, ClassVar
 
 from tf_pflego.system import values
 
+# Settings that versions before this one called otherwise; runs and tables of theirs are read.
+FORMER_NAMES = {
+    **{"eval_clients": "num_eval_clients", "new_clients": "num_new_clients"},
+    **{"spare_clients": "num_spare_clients", "small_clients": "on_small_client"},
+    **{"permuted_clients": "permuted_fraction", "shifted_clients": "shifted_fraction"},
+    **{"dropout_rate": "client_dropout", "client_rate_decay": "client_learning_rate_decay"},
+    **{"round_deadline": "round_timeout", "node_deadline": "node_timeout"},
+}
+
 
 class Role(enum.Flag):
     """The facts of a setting that runs, sweeps and federations go by."""
@@ -88,6 +97,11 @@ def shared(default: Any, help_text: str, **about: Any) -> Callable[..., Any]:
         return setting(default, help_text, **about | changes)
 
     return field
+
+
+def named_as_today(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns stored settings under the names that they have in this version."""
+    return {FORMER_NAMES.get(name, name): value for name, value in settings.items()}
 
 
 def names_with(role: Role, settings: type) -> list[str]:

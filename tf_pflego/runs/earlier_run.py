@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_pflego.core.settings import Role, names_with
+from tf_pflego.core.settings import Role, named_as_today, names_with
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data import fingerprints
 from tf_pflego.data.clients import ClientData
@@ -76,7 +76,7 @@ def refuse_another(plan: Any) -> None:
     settings, configuration = type(plan.settings), plan.configuration
     directory = _place(plan.settings.start_from)
     try:
-        earlier = reader.named_as_today(reader.json_object(directory / "config.json"))
+        earlier = named_as_today(reader.json_object(directory / "config.json"))
     except (OSError, reader.DamagedFileError) as error:
         raise ValueError(
             f"`start_from` must be the output directory of a run; config.json in {directory} "
@@ -128,7 +128,7 @@ def warn_of_trained_rows(start_from: str, clients: ClientData) -> None:
 def take_over(simulation: Simulation, start_from: str) -> None:
     """Lets a simulation begin with the states of the run it starts from, by the clients' names."""
     directory = _place(start_from)
-    config = reader.named_as_today(reader.json_object(directory / "config.json"))
+    config = named_as_today(reader.json_object(directory / "config.json"))
     partition = Partition.load(directory / partition_file.NAME)
     count = partition.num_clients - int(config.get("num_new_clients") or 0)
     names = limited_files.arrays(directory / partition_file.NAME, math.inf).get("names")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_pflego.core import statistic_names
-from tf_pflego.core.settings import Role, kind_of, names_with
+from tf_pflego.core.settings import Role, kind_of, named_as_today, names_with
 from tf_pflego.simulation.records import BOOKKEEPING
 from tf_pflego.system import deferred, limited_files
 from tf_pflego.system.limited_files import DamagedFileError, content, is_number, json_object
@@ -25,14 +25,6 @@ OWN_STATISTICS = "own_statistics"
 # The partition in the configuration of a run whose clients the user gave.
 OWN_CLIENTS = "own"
 
-# Settings that versions before this one called otherwise; runs and tables of theirs are read.
-_FORMER_NAMES = {
-    **{"eval_clients": "num_eval_clients", "new_clients": "num_new_clients"},
-    **{"spare_clients": "num_spare_clients", "small_clients": "on_small_client"},
-    **{"permuted_clients": "permuted_fraction", "shifted_clients": "shifted_fraction"},
-    **{"dropout_rate": "client_dropout", "client_rate_decay": "client_learning_rate_decay"},
-    **{"round_deadline": "round_timeout", "node_deadline": "node_timeout"},
-}
 _MOST_ROUNDS, _MOST_NAMES, _MOST_CELLS = 1_000_000, 1_000, 20_000_000
 _MOST_COUNTED = 10**limited_files.MOST_DIGITS
 _COUNTED = ("round", "seconds", "bytes_down", "bytes_up")
@@ -63,11 +55,6 @@ def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str
         for name in sorted((expected.keys() | got.keys()) - unsaid)
     }
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def named_as_today(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns stored settings under the names that they have in this version."""
-    return {_FORMER_NAMES.get(name, name): value for name, value in settings.items()}
 
 
 def configuration(path: pathlib.Path) -> dict[str, Any]:

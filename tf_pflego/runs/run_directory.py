@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tf_pflego.core import nests
+from tf_pflego.core.settings import named_as_today
 from tf_pflego.data.clients import ClientData
 from tf_pflego.runs import partition_file, reader, tensorboard
 from tf_pflego.runs.client_table import Columns, client_columns, new_client_columns
@@ -274,7 +275,7 @@ class RunDirectory:
             earlier.pop("versions", None)
         else:
             return
-        earlier = reader.named_as_today(earlier)
+        earlier = named_as_today(earlier)
         earlier.setdefault("compile", "off")  # Versions before this one compiled nothing.
         if self._plan.settings.compile == "auto":  # Other rounds do not change it.
             self._configuration["compile"] = earlier["compile"]

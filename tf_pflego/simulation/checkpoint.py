@@ -36,6 +36,7 @@ import tensorflow as tf
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.nests import Structure
+from tf_pflego.core.settings import named_as_today
 from tf_pflego.engines.engine import Engine
 from tf_pflego.simulation import checkpoint_checks
 from tf_pflego.simulation.checkpoint_checks import DamagedError
@@ -308,6 +309,8 @@ def identity(simulation: Trained) -> dict[str, Any]:
 
 def differences(expected: dict[str, Any], got: dict[str, Any]) -> str:
     """Returns in words how a simulation differs from the expected one, "" if it does not."""
+    if isinstance(drawn := got.get("participation"), dict):
+        got = got | {"participation": named_as_today(drawn)}
     text = "; ".join(
         f"{key}: expected {_short(value, got.get(key))}, got {_short(got.get(key), value)}"
         for key, value in expected.items()

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.settings import named_as_today
 from tf_pflego.core.statistic_names import learn
-from tf_pflego.runs.reader import OWN_STATISTICS, named_as_today, places
+from tf_pflego.runs.reader import OWN_STATISTICS, places
 from tf_pflego.system import durable, limited_files
 
 # As accuracy has them; of other tasks they are of the first statistic.

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.settings import named_as_today
 from tf_pflego.core.statistic_names import Shown, first_of
-from tf_pflego.runs.reader import named_as_today
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.choice import settings_tried
 from tf_pflego.sweeps.experiments import Cell, Range, name_of
