@@ -53,6 +53,17 @@ def test_each_method(name, tiny_model, groups, monkeypatch):
     assert_same_sums(build(name, tiny_model), clients, groups, monkeypatch, name in ALONE)
 
 
+@pytest.mark.parametrize(
+    ("name", "own"), [("pflego", (False, True)), ("fedavg", (False, False)), ("ditto", (True, True))]
+)
+def test_parts_of_their_own(name, own, tiny_model, tiny_clients):
+    """A body that clients share passes their examples together."""
+    algorithm = build(name, tiny_model)
+    with simulation_of(algorithm, tiny_clients) as simulation:
+        served, spec = next(iter(algorithm.served.values())), simulation._engine.states.spec
+        assert small_clients.own_parts(served, simulation.server_state, spec) == own
+
+
 def test_clients_are_small_by_their_examples_and_by_what_a_body_computes():
     """A body that computes megabytes from an example is slower for many clients at once."""
     sizes = np.array([1, 10, 64, 65])

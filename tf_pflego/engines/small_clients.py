@@ -123,7 +123,7 @@ def _of_shared_body(served, have_own_heads):
         if have_own_heads:
             head = tf.vectorized_map(lambda state: served.weights(server_state, state).head, states)
         owner = tf.cast(examples.value_rowids(), tf.int32)
-        return served.predict.__self__._predict_many(theta, head, examples.values, owner, classes)
+        return served.predict.__self__.predict_many(theta, head, examples.values, owner, classes)
 
     return logits
 

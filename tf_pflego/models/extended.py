@@ -32,7 +32,7 @@ def extended(model: SplitModel, part: tf.keras.Model) -> SplitModel:
     """
     body = model.body.extended(part)
     changes: dict[str, Any] = {"theta_names": body.theta_names}
-    if hasattr(model, "initial_theta"):  # See `SplitModel.without_start`.
+    if hasattr(model, "initial_theta"):  # See `SplitModel._without_start`.
         changes["initial_theta"] = body.initial_theta
     return model._on_body(body, **changes)
 

@@ -308,7 +308,7 @@ class SplitModel:
         """Returns [n, K] logits of a client with `classes` [K]; see `Client`."""
         return self.logits(weights.head, self._features_of(weights.theta, examples), classes)
 
-    def _predict_many(
+    def predict_many(
         self,
         theta: Sequence[tf.Tensor],
         heads: tf.Tensor,

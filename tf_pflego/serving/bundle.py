@@ -116,7 +116,7 @@ class _Servable(tf.Module):
     def _served(self, inputs, heads, classes):
         theta, examples = self._body(), self._examples_of(*inputs)
         owner = tf.range(tf.shape(heads)[0])
-        logits = self._model._predict_many(theta, heads, examples, owner, classes)
+        logits = self._model.predict_many(theta, heads, examples, owner, classes)
         return {self._model.task.output: self._model.task.predicted(logits)}
 
 
