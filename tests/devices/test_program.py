@@ -55,6 +55,7 @@ def asked(link, definition, arrays, facts):
     return facts, arrays
 
 
+@pytest.mark.thorough
 def test_a_site_is_told_of_the_noise_and_refuses_more_epsilon_than_it_agrees_to(
     files, tmp_path, capsys
 ):

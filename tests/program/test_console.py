@@ -79,7 +79,7 @@ def terminal_of(columns):
     "opened",
     [
         thorough(lambda: terminal_of(0), id="no columns"),
-        pytest.param(lambda: terminal_of(1), id="a column"),
+        thorough(lambda: terminal_of(1), id="a column"),
         thorough(os.pipe, id="pipe"),
         thorough(lambda: (None, os.open("/dev/full", os.O_RDWR)), id="full disk"),
     ],

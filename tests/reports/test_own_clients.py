@@ -41,6 +41,7 @@ def accuracies(directory):
     return dict(zip(table["name"], 100 * np.array(table["test_accuracy"], float), strict=True))
 
 
+@pytest.mark.thorough
 def test_clients_are_paired_by_what_they_hold(runs, tmp_path, without_pictures):
     text, clients = page_of(runs, tmp_path / "r.html")
     assert "4 runs: pflego and fedavg on mine, with 4 clients, 2 of them in a round" in text

@@ -178,6 +178,7 @@ def texts(*directories):
     }
 
 
+@pytest.mark.thorough
 def test_a_new_run_takes_the_place_of_the_old_one_whatever_interrupts_it(tmp_path):
     """It is killed before each operation; the next use of the directory completes the change."""
     inside = {"checkpoints/server-1.npz", "tensorboard/events.out.tfevents.1.tf_pflego.v2"}

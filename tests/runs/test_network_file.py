@@ -66,6 +66,7 @@ def test_it_learns_what_a_run_with_that_model_does(run, digits_dir):
                     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.thorough
 def test_it_is_read_and_goes_on_with_the_same_content_alone(run, digits_dir):
     other = {"network": str(run / "other.keras")}
     for given, message in (({}, "must be given .* names it"), (other, "must .* another content")):

@@ -72,6 +72,7 @@ def test_the_table_of_a_regression_has_its_error_the_largest_first():
     assert worst == ["client 2 5 5 1235", "client 3 5 5 8.000", "client 0 5 5 1.500"]
 
 
+@pytest.mark.thorough
 def test_a_statistic_of_ones_own_says_which_of_two_values_is_better(tmp_path, monkeypatch):
     def misses(logits, labels):
         hits = tf.math.in_top_k(labels, logits, 1)
@@ -129,6 +130,7 @@ def test_files_have_who_the_clients_are_and_what_was_run(finished, tmp_path):
     assert run.evaluate().of_clients()["validation_accuracy"].shape == (4,)
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_was_loaded_for_the_run_is_no_own_clients(digits_dir, tmp_path):
     config = config_of(tmp_path / "run", data_dir=digits_dir, num_clients=6, num_rounds=1)
     clients = loading.load_clients(config)

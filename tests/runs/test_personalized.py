@@ -54,6 +54,7 @@ def test_killed_in_each_phase_it_ends_with_the_same_bits(undisturbed, run, digit
     assert tables[0] == tables[1]
 
 
+@pytest.mark.thorough
 def test_all_clients_are_served_with_their_new_heads(
     run, digits_dir, tmp_path, capsys, monkeypatch, without_pictures
 ):

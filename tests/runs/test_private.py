@@ -80,6 +80,7 @@ def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, t
     assert epsilons[-1] <= 8
 
 
+@pytest.mark.thorough
 def test_a_run_that_goes_on_keeps_its_noise_and_ends_before_it_spends_too_much(
     digits_dir, tmp_path, capsys
 ):
@@ -123,6 +124,7 @@ def test_the_end_of_a_run_says_what_fits_badly(signal, clipped, said):
     assert remarks_on_privacy({}, "local") == [] and TRUSTED_WITH.keys() == {*MECHANISMS}
 
 
+@pytest.mark.thorough
 def test_banded_noise_does_not_go_on_for_more_rounds(digits_dir, tmp_path, capsys):
     output = tmp_path / "run"
     flags = [*PRIVATE, "--dp_mechanism=banded", f"--data_dir={digits_dir}"]

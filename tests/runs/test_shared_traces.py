@@ -127,6 +127,7 @@ def build_drawn(model, config: NothingConfig):
     return dataclasses.replace(algorithm, exchanges=(drawn,))
 
 
+@pytest.mark.thorough
 def test_a_method_of_the_users_own_may_draw_what_it_likes(run, tiny_clients):
     alone = run(1, tiny_clients, build_drawn)
     with build.shared_traces():

@@ -255,6 +255,7 @@ def test_clients_without_names_go_on_by_their_numbers(run_of, digits_dir, capsys
     assert "clients that go on: " in result.stderr
 
 
+@pytest.mark.thorough
 def test_heads_of_next_months_clients_are_fitted_without_a_round(june, tmp_path, capsys):
     """Known clients begin with their heads, and the run stays as it was."""
     table, place = month(tmp_path / "july.csv", "1224"), tmp_path / "bundle"

@@ -121,6 +121,7 @@ def test_given_clients_keep_their_preprocessing_and_training_rows_validate(table
     assert loading.load_clients(config).validation.sizes.tolist() == [2, 1, 4, 2]
 
 
+@pytest.mark.thorough
 def test_private_runs_reject_words_of_their_clients_and_support_public_words(
     tmp_path, capsys, caplog
 ):

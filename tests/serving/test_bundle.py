@@ -11,12 +11,14 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests import starts
+from tests.methods import each_of
 from tests.serving.test_client_models import simulation_of
 from tests.serving.test_exporting import learn_on, learnt
 from tests.serving.test_raw_columns import MIXED, simulation_with
 from tf_pflego.serving.exporting import served_clients
 
 COUNT, SIZE = 12, 5
+METHODS = "pflego", "fedavg", "pflego_shared_head", "fedrod"
 ALONE = """
 import sys, numpy as np, tensorflow as tf
 functions = tf.saved_model.load(sys.argv[1]).signatures
@@ -59,6 +61,7 @@ def rows_of(simulation, rng, count=30):
     return [data.name_of(number) for number in ids], examples, expected
 
 
+@pytest.mark.thorough
 def test_tensorflow_alone_serves_mixed_clients(tmp_path, caplog):
     """Those of a label space of their own, whose new clients have no classes, get none."""
     with trained() as simulation:
@@ -90,7 +93,7 @@ def test_tensorflow_alone_serves_mixed_clients(tmp_path, caplog):
     assert models.classes_of(names[0])[: len(classes[0])] == classes[0]
 
 
-@pytest.mark.parametrize("method", ["pflego", "fedavg", "pflego_shared_head", "fedrod"])
+@pytest.mark.parametrize("method", each_of(METHODS, ("pflego_shared_head",)))
 def test_new_clients_get_what_the_run_serves_them(method, tmp_path):
     clients = clients_of(label_space="global")
     with trained(method, clients, 4) as simulation:
@@ -105,6 +108,7 @@ def test_new_clients_get_what_the_run_serves_them(method, tmp_path):
     np.testing.assert_allclose(found, tf.nn.softmax(new.logits(examples)), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_columns_halves_and_learning(tmp_path):
     simulation = simulation_with("mixed")
     content = pfl.export_bundle(simulation, ["1296", "1224"], tmp_path / "half", heads="float16")

@@ -202,6 +202,7 @@ def test_what_only_serves_needs_no_operation_but_tflites_own(dtype, tmp_path):
     assert not [op["op_name"] for op in operations if op["op_name"].startswith("Flex")]
 
 
+@pytest.mark.thorough
 def test_with_a_class_mask_no_model_predicts_a_class_that_the_client_lacks(tmp_path):
     clients = clients_of(images, label_space="global", num_classes=10, class_mask=True)
     with simulation_of(small_cnn(), clients, "fedavg") as simulation:

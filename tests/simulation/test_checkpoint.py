@@ -101,6 +101,7 @@ def test_a_checkpoint_opens_without_this_package(tmp_path):
     assert (content["algorithm"], content["round"], content["num_clients"]) == ("pflego", 1, 40)
 
 
+@pytest.mark.thorough
 def test_segments_are_few_small_and_enough(tmp_path, monkeypatch):
     """Each checkpoint of a hundred rounds restores all states, and the files stay bounded."""
     monkeypatch.setattr(checkpoint, "_SEGMENTS_PER_LEVEL", 3)

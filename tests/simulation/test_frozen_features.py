@@ -88,7 +88,7 @@ def test_other_engines_learn_what_they_do_without(engine, clients, model, hidden
         assert_near(learnt(simulation), expected, **NEAR)
 
 
-@pytest.mark.parametrize("place", ["files", "no room"])
+@pytest.mark.parametrize("place", ["files", thorough("no room")])
 def test_a_simulation_divides_what_was_built_for_the_body(
     place, clients, model, hidden, monkeypatch, caplog
 ):
@@ -186,6 +186,7 @@ def test_what_stands_above_the_frozen_part_leaves_the_run(model, clients):
             assert_near([predicted], simulation.predict()[:1], atol=near)
 
 
+@pytest.mark.thorough
 def test_new_clients_and_those_that_join_come_with_images(model, hidden, clients):
     new, made = clients_of(other_images), []
     for one in (model, hidden):
@@ -206,6 +207,7 @@ def run(directory, model, clients, **settings):
     return pfl.run(config, clients=clients, model=model)["train_loss"]
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_and_is_read_with_images(model, hidden, clients, tmp_path, monkeypatch):
     """A run that goes on, or begins again, does not compute the features again."""
     blocks = computed(monkeypatch)
@@ -247,7 +249,7 @@ def computed(monkeypatch):
     return blocks
 
 
-@pytest.mark.parametrize("place", ["memory", "files"])
+@pytest.mark.parametrize("place", ["memory", thorough("files")])
 def test_features_are_computed_anew_for_other_examples_or_weights_alone(
     place, model, clients, monkeypatch, tmp_path
 ):

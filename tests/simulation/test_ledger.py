@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tests.methods import thorough
 from tf_pflego.aggregation.accounting import Accountant
 from tf_pflego.simulation.records import LEDGER
 
@@ -33,7 +34,7 @@ def without(simulation, lost):
     simulation._engine.run_exchange = exchange
 
 
-@pytest.mark.parametrize("lost", [(), (2,)])
+@pytest.mark.parametrize("lost", [thorough(()), (2,)])
 def test_a_sum_that_was_sent_before_its_checkpoint_is_counted(opened, lost, tmp_path):
     with opened() as first:
         first.save(tmp_path)

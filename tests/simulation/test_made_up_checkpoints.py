@@ -85,6 +85,7 @@ def places(content, at=()):
             yield from places(value, (*at, key))
 
 
+@pytest.mark.thorough
 def test_each_field_of_the_json_file(made, refused):
     content = json.loads((made[0] / MANIFEST).read_text())["content"]
     tried = 0

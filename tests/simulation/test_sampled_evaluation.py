@@ -128,6 +128,7 @@ def config_of(path, digits_dir, **others):
     return pfl.RunConfig(**places | counts | {"validation_fraction": 0.25} | others)
 
 
+@pytest.mark.thorough
 def test_a_run_ends_with_the_clients_of_its_sample(run_directory, digits_dir, capsys):
     """The others can be tested later, from its checkpoint."""
     sample = sample_of_clients(0, 12, 5)

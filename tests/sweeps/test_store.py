@@ -68,6 +68,7 @@ def test_a_run_is_there_when_all_files_have_it(unwritten, finished, sweep_again,
     assert_same_files(unwritten, finished)
 
 
+@pytest.mark.thorough
 def test_files_are_written_while_it_goes_on(tmp_path, tiny_clients, without_pictures):
     cells = pfl.grid(algorithm="local", num_rounds=1, clients_per_round=1)
     experiment = pfl.Experiment(cells, seeds=(0, 1), clients=tiny_clients)

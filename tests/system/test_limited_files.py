@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from tests.methods import thorough
 from tests.starts import ROOT
 from tf_pflego.devices.client_directory import Journal, JournalError
 from tf_pflego.runs import partition_file
@@ -67,7 +68,9 @@ def bomb(path):
                 member.write(bytes(10**7))
 
 
-@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), bomb])
+@pytest.mark.parametrize(
+    "put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), thorough(bomb)]
+)
 def test_what_is_in_a_files_place_is_refused(put, tmp_path):
     for name in ("examples.npz", "curves.csv.gz"):
         put(tmp_path / name)

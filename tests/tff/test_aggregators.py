@@ -72,6 +72,7 @@ def test_what_changes_nothing_changes_nothing(name, factory, returns, tiny_model
     assert_close(training.state.server, plainly_trained(name))
 
 
+@pytest.mark.thorough
 def test_a_clipped_sum_is_that_of_clipped_uploads(tiny_model, tiny_clients):
     """The step of the server's SGD is as long as the clip allows."""
     factory = tff.aggregators.clipping_factory(1e-3, tff.aggregators.UnweightedMeanFactory())

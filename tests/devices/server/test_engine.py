@@ -59,6 +59,7 @@ class GoesAway(Callback):
             object.__setattr__(options, "round_timeout", 600.0)
 
 
+@pytest.mark.thorough
 def test_a_client_that_is_away_is_said_once_and_so_is_its_return(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(server_links, "_SHORT_SECONDS", 60.0)
     config = config_of(num_rounds=5, clients_per_round=3, eval_every=1)

@@ -180,6 +180,7 @@ def test_restarts_are_counted_for_each_exchange(tiny_model, tiny_clients, told):
     assert [line.split("(")[-1] for line in told()] == ["restart 1 of 1)"] * 3
 
 
+@pytest.mark.thorough
 def test_without_restarts_a_worker_that_ends_ends_the_round(tiny_model, tiny_clients, told):
     """Nothing has moved then, and the next round may be tried again.
 
