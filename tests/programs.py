@@ -5,7 +5,6 @@ process with its own files, signals and end; only its imports were made before. 
 a program starts (pipes, terminals, what it imports) is tested by true starts.
 """
 
-import atexit
 import json
 import os
 import pathlib
@@ -22,22 +21,31 @@ ROOT = pathlib.Path(__file__).parents[1]
 _TIMEOUT_SECONDS = 300
 # The child goes on below the loop, at the top of the module, and ends as any program does.
 _SERVER = """
-import gc, json, os, signal, socket, sys
+import gc, json, os, select, signal, socket, sys
 import tensorflow, keras
 from tf_pflego import main, run
 from tf_pflego.program import train
-requests = socket.socket(fileno=int(sys.argv[1]))
+listening = socket.socket(fileno=int(sys.argv[1]))
+asking = {listening}
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 gc.freeze()
 while True:
-    message, files, *_ = socket.recv_fds(requests, 1 << 20, 4)
+    (one, *_), *_ = select.select(asking, (), ())
+    if one is listening:
+        asking.add(listening.accept()[0])
+        continue
+    message, files, *_ = socket.recv_fds(one, 1 << 20, 4)
     if not message:
-        os._exit(0)
-    if not os.fork():
+        asking.remove(one)
+        one.close()
+        if asking == {listening}:
+            os._exit(0)
+    elif not os.fork():
         break
     for file in files:
         os.close(file)
-requests.close()
+for one in asking:
+    one.close()
 answer = files.pop()
 request = json.loads(message)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -70,15 +78,29 @@ _server: list = []
 
 
 def _requests():
-    """Returns the socket of this process's server, which ends with it."""
+    """Returns this process's connection to the server, which all workers of a run of tests share.
+
+    The server ends with the last connection.
+    """
     if not _server or _server[0] != os.getpid():
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
-        process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()])
-        theirs.close()
-        atexit.register(lambda: (ours.close(), process.wait()))
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+        name = f"\0tf_pflego_tests_{run}"
+        ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        while ours.connect_ex(name):
+            _start_server(name)
         _server[:] = os.getpid(), ours
     return _server[1]
+
+
+def _start_server(name):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        try:
+            listening.bind(name)
+        except OSError:  # Another worker has just done so.
+            return
+        listening.listen()
+        command = [sys.executable, "-c", _SERVER, str(listening.fileno())]
+        subprocess.Popen(command, cwd=ROOT, pass_fds=[listening.fileno()])
 
 
 class Begun:
