@@ -1,4 +1,3 @@
-import gc
 import tempfile
 
 import numpy as np
@@ -28,8 +27,9 @@ def named(request, monkeypatch, tmp_path):
     """A function that returns the temporary files with names; they are gone after the test."""
     monkeypatch.setattr(operating_system, "IS_LINUX", request.param)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    yield lambda: list(tmp_path.glob("tf_pflego_*"))
-    gc.collect()
+    with resources.collecting() as collect:
+        yield lambda: list(tmp_path.glob("tf_pflego_*"))
+        collect()
     assert not list(tmp_path.glob("tf_pflego_*"))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.runs.directories import run_directory_in
-from tests.starts import SMALL, program
+from tests.starts import SMALL, code_of
 from tf_pflego.devices.client_directory import Journal
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.serving import exporting
@@ -51,7 +51,7 @@ def lay(*directories):
     return laid, there
 
 
-def test_what_is_beside_a_run_stays(tmp_path, digits_dir):
+def test_what_is_beside_a_run_stays(tmp_path, digits_dir, without_pictures):
     """Also with another run in its place, a report and an export."""
     run, models = tmp_path / "run", tmp_path / "models"
     laid, there = lay(run, run / "features", tmp_path)
@@ -62,7 +62,7 @@ def test_what_is_beside_a_run_stays(tmp_path, digits_dir):
         ("report", f"--output={tmp_path / 'page.html'}", str(run)),
         ("export", f"--run={run}", "--clients=0", f"--output_dir={models}"),
     ):
-        assert program(*verb).returncode == 0
+        assert code_of(verb) == 0
         assert there() == laid
 
 
