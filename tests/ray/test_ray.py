@@ -20,7 +20,7 @@ from tests.algorithms.test_contract import NAMES, build
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import make_clients
 from tests.engines.agreement import assert_agreement, of_shapes
-from tests.ray.conftest import EVERY, ROUNDS, result_of, run_on_shards
+from tests.ray.conftest import EVERY, ROUNDS, lines_of, result_of, run_on_shards
 from tests.resources import commands
 from tests.runs.test_tensorboard import assert_same_as_metrics
 from tests.starts import ROOT, started_program
@@ -50,9 +50,9 @@ def simulation_on(cluster, model, name="pflego", clients=None, **how):
     return pfl.Simulation(build(name, model), clients, participation, cluster, **how)
 
 
-def test_clients_leave_and_join_as_in_process(cluster, tiny_model):
+def test_clients_leave_and_join_on_shards_that_compile_as_in_process(cluster, tiny_model):
     ends = []
-    for engine in (pfl.RayOptions(num_shards=2), "in_process"):
+    for engine in (pfl.RayOptions(num_shards=2, compiles=True), "in_process"):
         with simulation_on(engine, tiny_model) as simulation:
             simulation.run(2)
             simulation.change_clients(leave=[1], join=make_clients(seed=11))
@@ -88,13 +88,16 @@ def test_rounds_are_timed_beside_those_in_process(cluster):
     assert report["name/over_in_process"] == round(seconds["median"] / here, 3)
 
 
+KILLED = 4  # The round after which a shard is killed, one after a checkpoint.
+
+
 def kill(cluster, shard):
     (number,) = cluster.wait([cluster.call(shard, "process_id")], [shard])
     os.kill(number, signal.SIGKILL)
 
 
-def test_a_host_that_has_ended_before_a_federation_opens_is_replaced(cluster, tiny_model):
-    kill(cluster, 1)
+def test_hosts_that_have_ended_before_a_federation_opens_are_replaced(cluster, tiny_model):
+    """The cluster knows that shard 0 has ended, and not that shard 1 has."""
     with simulation_on(cluster, tiny_model) as simulation:
         simulation.run(2)
         kill(cluster, 0)
@@ -102,6 +105,7 @@ def test_a_host_that_has_ended_before_a_federation_opens_is_replaced(cluster, ti
         for _ in range(2):
             with pytest.raises(engines.ShardLostError, match=r"has lost shard 0 \("):
                 simulation.run_round()
+    kill(cluster, 1)
     with simulation_on(cluster, tiny_model) as simulation:
         simulation.run(2)
 
@@ -215,64 +219,64 @@ def test_nodes_load_the_data_themselves(cluster, tiny_model, digits_dir):
     assert_near(*ends, atol=2e-6)
 
 
-def test_a_run_goes_on_when_a_shard_is_killed(whole, digits_dir, tmp_path, capfd, caplog):
-    killed, seen = [], []
+def test_a_run_goes_on_when_a_shard_is_killed(cluster, whole, digits_dir, tmp_path, capfd, caplog):
+    seen = []
 
     def listen(record):
         seen.append(record["round"])
-        if record["round"] in {4, 8} - {*killed}:
-            killed.append(record["round"])
-            kill(OPEN_CLUSTERS[-1], len(killed) % 2)
+        if seen == [*range(1, KILLED + 1)]:
+            kill(OPEN_CLUSTERS[-1], 1)
 
     capfd.readouterr()
     run_on_shards(tmp_path, digits_dir, listen, tensorboard=True)
     # Ray adds nothing of its own; TensorFlow may say that it rewrites a graph.
     said = capfd.readouterr().err.splitlines()
     assert [line for line in said if not line.startswith("I0000 ")] == []
-    assert killed == [4, 8]
     # Those since the last checkpoint are run again.
-    assert seen[-1] == ROUNDS
-    assert len(seen) == ROUNDS + sum(number % EVERY for number in killed)
+    assert seen == [*range(1, KILLED + 1), *range(KILLED // EVERY * EVERY + 1, ROUNDS + 1)]
     assert result_of(tmp_path) == whole
     assert_same_as_metrics(tmp_path)
-    assert caplog.text.count("goes on from its last checkpoint") == 2
+    assert caplog.text.count("goes on from its last checkpoint") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
-def test_nothing_is_left_behind(number, digits_dir, tmp_path):
-    """Nobody runs, so that nobody listens."""
-    mark, output = f"TF_PFLEGO_TEST={tmp_path}", tmp_path / "run"
-    running = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tf_pflego.main", "--engine=ray", "--num_shards=1"),
-            *("--num_clients=10", "--clients_per_round=5", "--num_rounds=100000"),
-            *(f"--data_dir={digits_dir}", f"--output_dir={output}", "--checkpoint_every=1"),
-        ],
-        cwd=ROOT,
-        env=os.environ | dict([mark.split("=")]) | {"HOME": str(tmp_path)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    metrics = output / "metrics.jsonl"
-    while not metrics.exists() or not metrics.stat().st_size:
-        assert running.poll() is None, running.stderr.read()
-        time.sleep(0.05)
-    started = commands(mark)
-    assert len(started) > 3
-    # All interfaces reach the cluster, so it asks for a token.
-    (raylet,) = [process for process, name in started.items() if name.endswith("raylet")]
-    environment = pathlib.Path(f"/proc/{raylet}/environ").read_bytes()
-    assert b"RAY_AUTH_MODE=token" in environment and b"RAY_AUTH_TOKEN=" in environment
-    assert not (tmp_path / ".ray").exists()  # What other users may read has no token.
-    running.send_signal(number)
-    said = running.communicate(timeout=200)[1]
-    if number == signal.SIGINT:
-        assert running.returncode == 130
-        assert said.splitlines()[-1].startswith("tf_pflego: interrupted; go on with it by --resume")
+def test_nothing_is_left_behind(digits_dir, tmp_path):
+    """Nobody runs, so that nobody listens, after an interrupted program and a killed one."""
+    program = (sys.executable, "-m", "tf_pflego.main", "--engine=ray", "--num_shards=1")
+    settings = "--num_clients=10", "--clients_per_round=5", "--num_rounds=100000"
+    running = {}
+    for number in (signal.SIGINT, signal.SIGKILL):
+        home = tmp_path / number.name
+        home.mkdir()
+        places = f"--data_dir={digits_dir}", f"--output_dir={home / 'run'}"
+        running[number] = subprocess.Popen(
+            [*program, *settings, *places, "--checkpoint_every=1"],
+            cwd=ROOT,
+            env=os.environ | {"TF_PFLEGO_TEST": str(home), "HOME": str(home)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    for number, process in running.items():
+        home = tmp_path / number.name
+        while not lines_of(home / "run"):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+        started = commands(f"TF_PFLEGO_TEST={home}")
+        assert len(started) > 3
+        # All interfaces reach the cluster, so it asks for a token.
+        (raylet,) = [process for process, name in started.items() if name.endswith("raylet")]
+        environment = pathlib.Path(f"/proc/{raylet}/environ").read_bytes()
+        assert b"RAY_AUTH_MODE=token" in environment and b"RAY_AUTH_TOKEN=" in environment
+        assert not (home / ".ray").exists()  # What other users may read has no token.
+        process.send_signal(number)
+    said = running[signal.SIGINT].communicate(timeout=200)[1]
+    assert running[signal.SIGINT].returncode == 130
+    assert said.splitlines()[-1].startswith("tf_pflego: interrupted; go on with it by --resume")
+    running[signal.SIGKILL].communicate(timeout=200)
     # After a kill, what Ray runs beside a node tries for a minute to report the node's end.
-    agents = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"} if number == signal.SIGKILL else set()
-    end = time.monotonic() + 200
-    while set(commands(mark).values()) - agents and time.monotonic() < end:
-        time.sleep(0.1)
-    assert set(commands(mark).values()) <= agents
+    agents = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
+    for number, may_stay in ((signal.SIGINT, set()), (signal.SIGKILL, agents)):
+        mark, end = f"TF_PFLEGO_TEST={tmp_path / number.name}", time.monotonic() + 200
+        while set(commands(mark).values()) - may_stay and time.monotonic() < end:
+            time.sleep(0.1)
+        assert set(commands(mark).values()) <= may_stay

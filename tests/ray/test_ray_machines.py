@@ -1,11 +1,10 @@
-"""A run on several nodes ends with the bits of a run on one machine, also when the program or a
-node is lost; a node that does not come back ends it."""
+"""A run on several nodes ends with the bits of a run on one machine, also when a node is lost; a
+node that does not come back ends it."""
 
 import contextlib
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -58,9 +57,14 @@ def wait_for_rounds(process, directory, count):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes, of which the last test loses the second one twice."""
-    with local_cluster.LocalCluster(nodes=2, cpus=2) as cluster:
-        yield cluster
+    """Two nodes, of which the last test loses the second one twice.
+
+    Their end is found in seconds. By default, Ray asks a node five times, each three seconds.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_health_check_period_ms", "500")
+        with local_cluster.LocalCluster(nodes=2, cpus=2) as cluster:
+            yield cluster
     assert all(not node.is_running() for node in cluster.nodes)
 
 
@@ -105,28 +109,23 @@ def test_a_sweep_on_the_nodes_has_the_results_of_one_on_this_machine(
         assert there == here
 
 
-def test_whatever_is_lost_changes_no_bit_and_a_node_that_does_not_come_back_ends_the_run(
+def test_a_lost_node_changes_no_bit_and_one_that_does_not_come_back_ends_the_run(
     cluster, whole, digits_dir, tmp_path
 ):
     cluster.wait()
-    process = start(tmp_path, digits_dir, cluster)
+    # The deadline is also that of the start of two processes.
+    process = start(tmp_path, digits_dir, cluster, "--node_timeout=60")
     wait_for_rounds(process, tmp_path, 4)
     cluster.nodes[-1].kill()  # From here on there is no round without another node.
     cluster.add_node()
     cluster.wait()
     wait_for_rounds(process, tmp_path, 4)
-    process.kill()
-    said = said_by(process, -signal.SIGKILL)
+    cluster.nodes[-1].kill()
+    said = said_by(process, 2)
     assert "the run goes on from its last checkpoint" in said
     assert "without a token" not in said
-
-    # The deadline is also that of the start of two processes.
-    process = start(tmp_path, digits_dir, cluster, "--node_timeout=60")
-    wait_for_rounds(process, tmp_path, 4)
-    cluster.nodes[-1].kill()
-    said = said_by(process, 2).splitlines()
     # Which shards they are is up to the cluster.
-    waiting, ended_by = said[-2:]
+    waiting, ended_by = said.splitlines()[-2:]
     assert waiting.startswith("tf_pflego: waiting for nodes that can take shards ")
     assert waiting.endswith(", up to 60 s")
     assert ended_by.startswith("tf_pflego: the cluster has had no place for shards ")
