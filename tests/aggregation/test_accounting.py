@@ -81,7 +81,8 @@ def test_of_the_bounds_for_a_fixed_number_the_smaller_counts(drawn, multiplier, 
     [((2000, 2000), 40, 0.25), thorough((100, 20, "binomial"), 20, 8.0)],
 )
 def test_the_noise_is_the_least_for_epsilon(drawn, rounds, epsilon):
-    accountant = calibrated(Participation(*drawn), "gaussian", epsilon, DELTA, rounds)
+    noised = Accountant(Participation(*drawn), "gaussian", 1.0, DELTA, rounds)
+    accountant = calibrated(noised, epsilon)
     assert epsilon * (1 - 1e-3) < accountant.epsilon(rounds) <= epsilon
     smaller = dataclasses.replace(accountant, noise_multiplier=0.999 * accountant.noise_multiplier)
     assert smaller.epsilon(rounds) > epsilon
@@ -117,7 +118,7 @@ def test_what_cannot_be_accounted_for_is_refused():
         Accountant(Participation(9, 3), "laplace", 1.0, 1e-5, 4)
     for epsilon, remedy in ((1e-4, "Raise"), (1e9, "Lower")):
         with pytest.raises(ValueError, match=f"`epsilon` must be from .* got .* {remedy} `epsil"):
-            calibrated(Participation(9, 9), "gaussian", epsilon, 1e-5, 4)
+            calibrated(Accountant(Participation(9, 9), "gaussian", 1.0, 1e-5, 4), epsilon)
 
 
 def test_an_absent_dp_accounting_is_an_error_with_the_remedy(monkeypatch):

@@ -177,25 +177,15 @@ class Accountant:
 
 
 @functools.lru_cache(maxsize=64)
-def calibrated(
-    participation: Participation,
-    mechanism: str,
-    epsilon: float,
-    delta: float,
-    num_rounds: int,
-    releases_per_round: int = 1,
-    bits: int = 24,
-) -> Accountant:
+def calibrated(accountant: Accountant, epsilon: float) -> Accountant:
     """Returns the accountant with the least noise that gives epsilon after all rounds."""
 
     def with_noise(log_multiplier):
-        multiplier = math.exp(log_multiplier)
-        return Accountant(
-            participation, mechanism, multiplier, delta, num_rounds, releases_per_round, bits
-        )
+        return dataclasses.replace(accountant, noise_multiplier=math.exp(log_multiplier))
 
     def epsilon_with(log_multiplier):
-        return with_noise(log_multiplier).epsilon(num_rounds * releases_per_round)
+        releases = accountant.num_rounds * accountant.releases_per_round
+        return with_noise(log_multiplier).epsilon(releases)
 
     def excess(log_multiplier):  # Of the logarithm, which is nearly linear.
         return math.log(max(epsilon_with(log_multiplier), _TOLERANCE) / epsilon)

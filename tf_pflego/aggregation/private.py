@@ -138,4 +138,4 @@ def accountant_of(
         z = values.number("noise_multiplier", noise_multiplier, at_least=_LEAST_NOISE)
         return Accountant(participation, mechanism, z, *fields)
     epsilon = values.number("epsilon", epsilon, above=0)
-    return accounting.calibrated(participation, mechanism, epsilon, *fields)
+    return accounting.calibrated(Accountant(participation, mechanism, 1.0, *fields), epsilon)
