@@ -27,20 +27,21 @@ class Loss(NamedTuple):
 
 
 class Elementwise(NamedTuple):
-    """A loss that is a sum over the outputs of an example, of functions that can be pickled."""
+    """A `Loss` that is a sum over the outputs of an example, of functions that can be pickled."""
 
-    value: Callable[[Any, Any], tf.Tensor]  # (logits, targets) -> of each output
+    each: Callable[[Any, Any], tf.Tensor]  # (logits, targets) -> of each output
     slope: Callable[[Any, Any], tf.Tensor]
     second: Callable[[Any, Any], tf.Tensor]
     bound: float | None
+    is_quadratic: bool = False
 
-    def loss(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def outputs_last(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """Returns [n], the losses of logits [n, K]."""
-        return tf.reduce_sum(self.value(logits, tf.cast(labels, tf.float32)), axis=1)
+        return tf.reduce_sum(self.each(logits, tf.cast(labels, tf.float32)), axis=1)
 
-    def outputs_first(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    def values(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Returns [n], the losses of logits [K, n]."""
-        return tf.reduce_sum(self.value(logits, targets), axis=0)
+        return tf.reduce_sum(self.each(logits, targets), axis=0)
 
     def curve(self, logits: tf.Tensor, targets: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
         """Returns a function to the second derivatives along a direction; see `Loss`."""
@@ -105,7 +106,7 @@ def huber(delta: float) -> Elementwise:
     return Elementwise(value, slope, second, 1.0)
 
 
-SQUARED = Elementwise(_half_square, _error, _one, 1.0)
+SQUARED = Elementwise(_half_square, _error, _one, 1.0, is_quadratic=True)
 LOGISTIC = Elementwise(_logistic, _logistic_slope, _logistic_second, 0.25)
 POISSON = Elementwise(_poisson, _poisson_slope, _poisson_second, None)
 

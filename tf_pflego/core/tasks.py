@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from tf_pflego.core import losses
 from tf_pflego.core import statistics as statistics_lib
-from tf_pflego.core.losses import Loss
+from tf_pflego.core.losses import Elementwise, Loss
 from tf_pflego.core.statistics import AddedUp, Statistic, columns
 from tf_pflego.system import texts, values
 from tf_pflego.system.by_value import ByValue
@@ -89,7 +89,7 @@ class Task(ByValue):
     labels: str = REGRESSION
     link: str | Callable[[Any], tf.Tensor] = ""
     name: str = OWN
-    outputs_first: Loss = None  # type: ignore[assignment]  # Made if left out.
+    outputs_first: Loss | Elementwise = None  # type: ignore[assignment]  # Made if left out.
     mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()
 
@@ -327,15 +327,8 @@ def regression(
     return dataclasses.replace(task, mean=mean, deviation=deviation)
 
 
-def _elementwise(name, of_outputs):
-    outputs_first = Loss(
-        of_outputs.outputs_first,
-        of_outputs.slope,
-        of_outputs.curve,
-        of_outputs.bound,
-        is_quadratic=of_outputs is losses.SQUARED,
-    )
-    return Task(of_outputs.loss, labels=name, name=name, outputs_first=outputs_first)
+def _elementwise(name, loss):
+    return Task(loss.outputs_last, labels=name, name=name, outputs_first=loss)
 
 
 # As Keras calls them.
