@@ -7,10 +7,9 @@ gives that file to `tf-pflego client`.
 
 import dataclasses
 import functools
-import sys
 
 from tf_pflego.core.settings import path_setting, setting
-from tf_pflego.program import flags, help_pages, personalize, terminal, train
+from tf_pflego.program import flags, personalize, terminal, train
 from tf_pflego.program.run_options import start_tensorflow
 from tf_pflego.system.signals import Interruption
 
@@ -34,11 +33,6 @@ def define_flags(flag_values, arguments) -> None:
     """Defines the flags of train and of a server."""
     train.define_flags(flag_values, arguments)
     flags.define_options(Options, flag_values)
-
-
-def help_page(flag_values, columns: int | None) -> str:
-    """Returns the help, without the flags of a run, which the help of train has."""
-    return help_pages.of_verb(sys.modules[__name__], columns)
 
 
 def run(flag_values, interruption: Interruption) -> None:

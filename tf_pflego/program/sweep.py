@@ -12,7 +12,6 @@ import fnmatch
 import pathlib
 import re
 import statistics
-import sys
 
 from absl import flags
 
@@ -21,7 +20,7 @@ from tf_pflego.algorithms import settings_of_methods
 from tf_pflego.core import settings
 from tf_pflego.core.settings import path_setting, setting
 from tf_pflego.program import flags as program_flags
-from tf_pflego.program import help_pages, terminal
+from tf_pflego.program import terminal
 from tf_pflego.program.run_options import start_tensorflow
 from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
@@ -115,11 +114,6 @@ class _ListParser(program_flags.Parser):
             return Range(low, high, bool(match["log"]))
         several = tuple(super(_ListParser, self).parse(part) for part in argument.split(","))
         return several if len(several) > 1 else several[0]
-
-
-def help_page(flag_values, columns: int | None) -> str:
-    """Returns the help, without the flags of runs and methods, which the help of train has."""
-    return help_pages.of_verb(sys.modules[__name__], columns)
 
 
 def run(flag_values, interruption: Interruption, file: str = "") -> None:

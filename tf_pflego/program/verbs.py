@@ -5,8 +5,9 @@ A module is imported when its verb is used. It has `run`, which takes flags and 
 EXAMPLE. A verb that takes up to MOST_PLACES directories by position gets them after these; PLACES
 describes them in its help.
 
-The flags of train depend on its arguments, so that in place of `Options` it has
-`define_flags(flag_values, arguments)` and `help_page(flag_values, columns)`.
+The flags of train, sweep and serve depend on their arguments: these have
+`define_flags(flag_values, arguments)`. Train has `help_page(flag_values, columns)` in place of
+`Options`. The help of the others lacks the flags of runs, which the help of train has.
 """
 
 VERBS = {
