@@ -15,6 +15,9 @@ class Reports(Asked):
     """The clients that are asked in a round, with `spare` clients beyond r in each cohort.
 
     An estimate is scaled by the number of reports, of which r count at most if there are spares.
+
+    Attributes:
+      wanted: How many reports end an exchange, by the name of the cohort.
     """
 
     absent: set[int]
@@ -30,7 +33,7 @@ class Reports(Asked):
             participation = dataclasses.replace(participation, clients_per_round=most)
         super().__init__({name: participation.draw(seed, number, name) for name in cohorts})
         self._round, self.absent = number, set()
-        self._wanted = {
+        self.wanted = {
             name: min(len(ids), per_round) if spare else len(ids) for name, ids in self.ids.items()
         }
 
@@ -43,11 +46,11 @@ class Reports(Asked):
             )
 
     def scale(self, cohort):
-        wanted = self._wanted[cohort]
+        wanted = self.wanted[cohort]
         return max(1, wanted) / max(1, min(self._reporting(cohort), wanted))
 
     def missing(self):
-        return sum(max(0, n - self._reporting(name)) for name, n in self._wanted.items())
+        return sum(max(0, n - self._reporting(name)) for name, n in self.wanted.items())
 
     def _reporting(self, cohort):
         return int(np.count_nonzero(~np.isin(self.ids[cohort], list(self.absent))))

@@ -9,14 +9,13 @@ from typing import Any
 
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.devices.definition import Definition
-from tf_pflego.devices.server_links import DeviceOptions, Links
+from tf_pflego.devices.server_links import Links
 from tf_pflego.runs import callbacks as callbacks_lib
 from tf_pflego.runs import device_settings, loading, settings_read, training
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.model_facts import Elsewhere
 from tf_pflego.runs.plan import Plan
-from tf_pflego.simulation.checkpoint import KEPT
 from tf_pflego.system import log
 
 
@@ -80,20 +79,9 @@ def train(
     plan = dataclasses.replace(
         plan, settings=settings_read.changed(settings, network=network, **others)
     )
-    options = DeviceOptions(
-        settings.sockets,
-        tuple(definition.clients),
-        definition.identity,
-        settings.client_weights == "examples",
-        settings.round_timeout,
-        settings.min_reports,
-        definition.participation.clients_per_round,
-        settings.num_spare_clients,
-        # The oldest checkpoint that stays is of at most so many rounds ago.
-        max(1, settings.checkpoint_every * (KEPT + 1)),
-    )
     log.info(f"the definition is {definition.identity}")
-    with contextlib.closing(Links(options, between_steps)) as links:
+    agreed = definition.clients, definition.identity
+    with contextlib.closing(Links(settings, *agreed, between_steps)) as links:
         links.wait_for(len(definition.clients), known=True)
         elsewhere = Elsewhere(definition.model_facts, links)
         clients = definition.server_clients(links.examples)

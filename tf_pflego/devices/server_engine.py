@@ -25,7 +25,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import num_bytes
-from tf_pflego.core.participation import FIRST_ROUND
 from tf_pflego.core.statistics import ratio
 from tf_pflego.core.tasks import Task
 from tf_pflego.core.uploaded import Uploaded
@@ -36,6 +35,7 @@ from tf_pflego.devices.reports import Reports
 from tf_pflego.engines import tracing
 from tf_pflego.engines.client_states import WrittenStates
 from tf_pflego.engines.engine import Engine, Outcome
+from tf_pflego.simulation.checkpoint import KEPT
 from tf_pflego.system import log
 
 _NUMBER, _AWAY = "number", "away"
@@ -47,16 +47,18 @@ class DevicesEngine(Engine):
     """Runs an algorithm's exchanges at clients that are reached by `Links`, its `place`."""
 
     def __init__(self, algorithm, clients, server_state, seed, place):
-        if place.options.horizon * len(algorithm.exchanges) > MOST_STATES:
+        # The oldest checkpoint that stays is of at most so many rounds ago.
+        self._horizon = max(1, place.settings.checkpoint_every * (KEPT + 1))
+        if self._horizon * len(algorithm.exchanges) > MOST_STATES:
             raise ValueError(
                 f"three times `checkpoint_every` must be at most "
                 f"{MOST_STATES // len(algorithm.exchanges)}, since clients keep no older states; "
-                f"got {place.options.horizon}. Lower `checkpoint_every`."
+                f"got {self._horizon}. Lower `checkpoint_every`."
             )
         self.algorithm, self.place = algorithm, place
         self.states = _NumberedStates(algorithm, server_state, clients.num_clients)
         self._splits = tuple(clients.splits)
-        self._names = place.options.names
+        self._names = place.names
         self._uploads = [
             Uploaded(algorithm, exchange).sums(server_state) for exchange in algorithm.exchanges
         ]
@@ -69,7 +71,7 @@ class DevicesEngine(Engine):
         self._said: dict[tuple, str] = {}  # who is left out of what, and why
 
     def asked(self, participation, seed, number, cohorts):
-        spare = self.place.options.num_spare_clients
+        spare = self.place.settings.num_spare_clients
         self._reports = Reports(participation, seed, number, cohorts, spare)
         return self._reports
 
@@ -91,16 +93,14 @@ class DevicesEngine(Engine):
                 "position": position,
                 "state": state,
                 "new": number,
-                "oldest": max(0, number - self.place.options.horizon * len(self._uploads)),
+                "oldest": max(0, number - self._horizon * len(self._uploads)),
                 "evaluate": evaluate,
                 **self._about_client(cohort.seeds[row]),
             }
             to_one = messages.numbered("one", [leaf[row] for leaf in to_each])
             requests[client] = Request(facts, to_all | to_one | ({} if state else start))
-        # When all clients take part there are no spares.
-        spare = self.place.options.num_spare_clients if exchange.cohort != FIRST_ROUND else 0
-        checked = self._checked(position, evaluate)
-        answers = self._ask_what_is_not_known(requests, checked, self._most(position), spare)
+        checked, wanted = self._checked(position, evaluate), self._reports.wanted[exchange.cohort]
+        answers = self._ask_what_is_not_known(requests, checked, self._most(position), wanted)
         answers = self._without_the_longest(answers, exchange, server_state)
         total = _added(self._uploads[position][0], cohort.ids, answers.replies)
         self.states.stage(np.array(sorted(answers.replies), np.int64), number)
@@ -149,7 +149,7 @@ class DevicesEngine(Engine):
         """The links stay open. The code that opened them closes them."""
 
     def _about_client(self, seed):
-        examples = self.place.options.counts_examples and self.place.examples
+        examples = self.place.examples
         return {"seed": seed.tolist(), "all_examples": sum(examples) if examples else None}
 
     def _most(self, position):
@@ -161,26 +161,19 @@ class DevicesEngine(Engine):
         specs = counted, () if position is None else self._uploads[position]
         return num_bytes(specs) + messages.MOST_BYTES_OF_HEADER
 
-    def _ask_what_is_not_known(self, requests, checked, most_bytes, spare):
-        """Returns the answers of clients, without asking again what one has answered already."""
+    def _ask_what_is_not_known(self, requests, checked, most_bytes, wanted):
+        """Returns the answers of clients, without asking again what one has answered already.
+
+        If more than `wanted` are asked, so many answers end the exchange.
+        """
         keys = {client: (client, _key(request)) for client, request in requests.items()}
         known = {client: self._answers[key] for client, key in keys.items() if key in self._answers}
         unknown = {client: one for client, one in requests.items() if client not in known}
-        options = self.place.options
-        answers = self.place.ask(
-            unknown,
-            checked,
-            most_bytes,
-            min(options.min_reports, len(requests)) - len(known),
-            self._at_most(len(requests), len(known)) if spare else 0,
-        )
+        least = min(self.place.settings.min_reports, len(requests)) - len(known)
+        most = max(0, wanted - len(known)) if len(requests) > wanted else 0
+        answers = self.place.ask(unknown, checked, most_bytes, least, most)
         self._answers |= {keys[client]: one for client, one in answers.replies.items()}
         return Answers(known | answers.replies, answers.left_out)
-
-    def _at_most(self, asked, known):
-        """Returns how many more answers end an exchange with spare clients."""
-        wanted = self.place.options.clients_per_round
-        return max(0, wanted - known) if asked > wanted else 0
 
     def _checked(self, position, evaluate):
         """Returns a function that makes a part of an outcome of an answer, or refuses it."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import pathlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_pflego.core.algorithm import Algorithm
@@ -24,6 +23,7 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.devices import frames, messages
 from tf_pflego.devices.messages import Answers, Request
 from tf_pflego.devices.server_engine import DevicesEngine
+from tf_pflego.runs.config import UNIFORM, RunConfig
 from tf_pflego.system import durable, limited_files, log, texts
 
 _NAMES = "names.json"
@@ -32,21 +32,6 @@ _SAY_EVERY_SECONDS, _CONNECT_SECONDS, _REFUSED_SECONDS = 60.0, 10.0, 1.0
 _SHORT_SECONDS = 5.0  # for who has not answered before to say that it is there
 _INTRODUCED_SECONDS, _INTRODUCED_BYTES, _MOST_NODES = 30.0, 2**16, 1000
 _SMALLEST_KEPT_BYTES = 1024  # of an array that a client keeps for later requests
-
-
-@dataclasses.dataclass(frozen=True)
-class DeviceOptions:
-    """The location of clients on other machines, and the time that a round waits for them."""
-
-    sockets: str  # the directory
-    names: tuple[str, ...]  # of the clients, in the order of their numbers
-    definition: str  # the identity of what the server and all clients have agreed on
-    counts_examples: bool = True  # whether clients tell how many training examples they have
-    round_timeout: float = 600.0  # seconds
-    min_reports: int = 1
-    clients_per_round: int = 0  # r; if more were drawn, the first r that report take part
-    num_spare_clients: int = 0  # how many more than r are drawn
-    horizon: int = 1  # how many rounds the server may have to go back
 
 
 _INTRODUCE, _END = Request({"ask": "introduce"}, {}), Request({"ask": "end"}, {})
@@ -62,17 +47,25 @@ class Links:
     `between` is called while answers are waited for, and may raise an exception.
 
     Attributes:
-      options: The `DeviceOptions`.
+      settings: The settings of the run.
+      names: The names of the clients, in the order of their numbers.
     """
 
-    def __init__(self, options: DeviceOptions, between: Callable[[], None] = lambda: None):
-        self.options = options
+    def __init__(
+        self,
+        settings: RunConfig,
+        names: Sequence[str],
+        definition: str,  # the identity of what the server and all clients have agreed on
+        between: Callable[[], None] = lambda: None,
+    ):
+        self.settings, self.names, self._definition = settings, tuple(names), definition
         self._between = between
-        self._directory = pathlib.Path(options.sockets).expanduser()
-        if not options.sockets or not self._directory.is_dir():
+        self._counts_examples = settings.client_weights != UNIFORM
+        self._directory = pathlib.Path(settings.sockets).expanduser()
+        if not settings.sockets or not self._directory.is_dir():
             raise ValueError(
                 "`sockets` must be a directory in which carriers show the clients' sockets; got "
-                f"{options.sockets!r}. Make it, with mode 700."
+                f"{settings.sockets!r}. Make it, with mode 700."
             )
         frames.refuse_shared(self._directory)
         self._lock = threading.Lock()
@@ -95,16 +88,16 @@ class Links:
         """The numbers of the clients that have introduced themselves and can be reached."""
         return [
             number
-            for number, name in enumerate(self.options.names)
+            for number, name in enumerate(self.names)
             if name in self._known and self._path(self._known[name]["node"]).is_socket()
         ]
 
     @property
     def examples(self) -> list[int] | None:
         """[I] the reported numbers of training examples; None for clients that send no number."""
-        if not self.options.counts_examples:
+        if not self._counts_examples:
             return None
-        return [self._known[name]["examples"] for name in self.options.names]
+        return [self._known[name]["examples"] for name in self.names]
 
     def wait_for(self, number_of_clients: int, known: bool = False) -> None:
         """Returns when so many clients are here or, if `known`, have introduced themselves."""
@@ -112,7 +105,7 @@ class Links:
         while len(self._known if known else self.here) < number_of_clients:
             if time.monotonic() - said > _SAY_EVERY_SECONDS:
                 said = time.monotonic()
-                waited = sorted(set(self.options.names) - set(self._known))
+                waited = sorted(set(self.names) - set(self._known))
                 whom = f", not yet {', '.join(waited[:5])}" if waited else ""
                 log.warning(
                     f"waiting for {texts.counted(number_of_clients, 'client')}; "
@@ -144,7 +137,7 @@ class Links:
             answers.left_out.update(dict.fromkeys(away, messages.UNREACHABLE))
             requests = {number: requests[number] for number in requests.keys() - away}
         begin, over = time.monotonic(), _Watched()
-        said = end = begin + self.options.round_timeout
+        said = end = begin + self.settings.round_timeout
         with concurrent.futures.ThreadPoolExecutor(max(1, len(requests))) as pool:
             asked = {
                 pool.submit(self._answer, number, request, checked, most_bytes, over): number
@@ -183,7 +176,7 @@ class Links:
 
     def tell_the_end(self) -> None:
         """Informs the reachable clients that there will be no more requests."""
-        for name in self.options.names:
+        for name in self.names:
             with contextlib.suppress(KeyError, OSError, messages.MessageError):
                 path, limits = self._path(self._known[name]["node"]), (_INTRODUCED_BYTES, None)
                 self._asked(path, _END, _Watched(), *limits, _SHORT_SECONDS)
@@ -196,7 +189,7 @@ class Links:
     def _listens(self, number):
         """Returns whether somebody listens at a client's socket: one that was killed leaves it."""
         with contextlib.suppress(KeyError, OSError):
-            path = self._path(self._known[self.options.names[number]]["node"])
+            path = self._path(self._known[self.names[number]]["node"])
             frames.connected(path, _CONNECT_SECONDS).close()
             return True
         return False
@@ -211,7 +204,7 @@ class Links:
         """Returns the checked answer of a client, which may take several attempts to reach it."""
         while True:
             try:
-                path = self._path(self._known[self.options.names[number]]["node"])
+                path = self._path(self._known[self.names[number]]["node"])
                 if number in self._silent:
                     self._asked(path, _INTRODUCE, over, _INTRODUCED_BYTES, seconds=_SHORT_SECONDS)
                     self._silent.discard(number)
@@ -225,7 +218,7 @@ class Links:
         """Returns facts and arrays of an answer. If arrays are missing there, it asks again."""
         kept = self._kept.get(number, set())
         for _ in range(2):
-            body, digests = _packed(request, self.options.definition, kept)
+            body, digests = _packed(request, self._definition, kept)
             with over.link(path, seconds) as link:
                 try:
                     reply = frames.ask(link, body, most_bytes)
@@ -271,9 +264,9 @@ class Links:
 
     def _know(self, node, facts):
         name, examples = facts.get("client"), facts.get("examples")
-        if name not in self.options.names:
+        if name not in self.names:
             raise messages.MessageError(f"it is called {_in_one_line(name)}, as no client is")
-        if not self.options.counts_examples:
+        if not self._counts_examples:
             examples = None
         elif type(examples) is not int or not 0 < examples <= messages.MOST_EXAMPLES:
             raise messages.MessageError("it does not tell how many training examples it has")
@@ -292,7 +285,7 @@ class Links:
         if not path.exists():
             return {}
         known = limited_files.json_object(path)
-        return {name: known[name] for name in self.options.names if name in known}
+        return {name: known[name] for name in self.names if name in known}
 
     def _path(self, node):
         return self._directory / f"{node}.socket"

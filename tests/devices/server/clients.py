@@ -8,7 +8,8 @@ from tests.devices import federation
 from tf_pflego.devices import client_socket, frames, messages, server
 from tf_pflego.devices.client_directory import SOCKET
 from tf_pflego.devices.definition import Definition
-from tf_pflego.devices.server_links import DeviceOptions, Links
+from tf_pflego.devices.server_links import Links
+from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.plan import Plan
 
 NAMES = federation.NAMES
@@ -111,8 +112,10 @@ def introduced(request: bytes, name: str) -> bytes | None:
 @contextlib.contextmanager
 def links_to(sockets, **options):
     """Gives links to whoever is in a directory."""
-    settings = {"round_timeout": 60.0} | options
-    links = Links(DeviceOptions(str(sockets), NAMES, "the definition", **settings))
+    settings = RunConfig(
+        **{"engine": "devices", "sockets": str(sockets), "round_timeout": 60.0} | options
+    )
+    links = Links(settings, NAMES, "the definition")
     try:
         yield links
     finally:

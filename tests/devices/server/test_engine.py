@@ -49,14 +49,14 @@ class GoesAway(Callback):
         self.socket, self.target = socket, None
 
     def on_round_end(self, simulation, record):
-        options = simulation._engine.place.options
+        settings = simulation._engine.place.settings
         if record["round"] == 1:
             self.target = self.socket.readlink()
             self.socket.unlink()
-            object.__setattr__(options, "round_timeout", 0.5)
+            object.__setattr__(settings, "round_timeout", 0.5)
         elif record["round"] == 3:
             self.socket.symlink_to(self.target)
-            object.__setattr__(options, "round_timeout", 600.0)
+            object.__setattr__(settings, "round_timeout", 600.0)
 
 
 @pytest.mark.thorough

@@ -13,7 +13,7 @@ import pytest
 
 from tests.devices.server.clients import NAMES, framed, introduced, links_to, scripted
 from tf_pflego.devices import frames, messages, server_links
-from tf_pflego.devices.server_links import DeviceOptions, Links, Request
+from tf_pflego.devices.server_links import Request
 
 EXPECTED = np.arange(3, dtype=np.float32)
 REQUEST = Request({"ask": "exchange"}, {"message/0": np.ones(300, np.float32)})
@@ -166,9 +166,9 @@ def test_who_is_dead_costs_a_deadline_once(federation, sockets, monkeypatch):
     requests = dict.fromkeys(range(3), REQUEST)
     with scripted(sockets, "d", dead):
         monkeypatch.setitem(links._known, NAMES[2], {"node": "d", "examples": 5})
-        object.__setattr__(links.options, "round_timeout", 1.5)
+        object.__setattr__(links.settings, "round_timeout", 1.5)
         first = links.ask(requests, _checked, 2**20)
-        object.__setattr__(links.options, "round_timeout", 600.0)
+        object.__setattr__(links.settings, "round_timeout", 600.0)
         second = links.ask(requests, _checked, 2**20)  # It would take ten minutes.
         for answered in (first, second):
             assert answered.left_out == {2: "it has not answered in time"}
@@ -181,7 +181,7 @@ def test_who_is_dead_costs_a_deadline_once(federation, sockets, monkeypatch):
 def test_a_directory_that_others_may_write_to_is_refused(tmp_path):
     tmp_path.chmod(0o770)
     with pytest.raises(PermissionError, match=r"yours alone \(mode 700\); .* has mode 770"):
-        Links(DeviceOptions(str(tmp_path), NAMES, "the definition"))
+        links_to(tmp_path).__enter__()
 
 
 def test_what_a_client_has_is_not_sent_again(federation, monkeypatch):
