@@ -10,18 +10,8 @@ import numpy as np
 from matplotlib import colors, ticker
 from matplotlib.figure import Figure
 
-from tf_pflego.reports import figures, metrics
+from tf_pflego.reports import figures, metrics, series
 from tf_pflego.reports.page_parts import Runs
-from tf_pflego.reports.series import (
-    AXES,
-    Curve,
-    curve,
-    gains_of,
-    new_client_curves,
-    predicted_of,
-    telling_axes,
-    values_of,
-)
 from tf_pflego.reports.stored import Holdings
 from tf_pflego.simulation.records import PRIVACY, PRIVACY_DRAWN
 
@@ -43,7 +33,7 @@ def lines_of(runs: Runs, metric: str, axis: str) -> list[figures.Line]:
     return [
         figures.Line(one.label, line, one.number, one.marked)
         for one in runs.series
-        if one.begun and (line := curve(one.begun, metric, axis)) is not None
+        if one.begun and (line := series.curve(one.begun, metric, axis)) is not None
     ]
 
 
@@ -55,7 +45,7 @@ def curves(runs: Runs, size: Size, metric: str, axes: Sequence[str]) -> Figure |
         if not lines:
             return None
         ylabel = metrics.unit_of(metric) if number == 0 else None
-        figures.draw_curves(panel, lines, AXES[axis], ylabel)
+        figures.draw_curves(panel, lines, series.AXES[axis], ylabel)
     return figure
 
 
@@ -72,7 +62,7 @@ def privacy(runs: Runs, size: Size) -> Figure | None:
     height = size[1] * (1 + rows) / 2
     figure, panels = figures.grid((size[0], height), rows, columns, sharey=False)
     for panel, (name, lines) in zip(panels.flat, drawn.items(), strict=True):
-        figures.draw_curves(panel, lines, AXES["rounds"], PRIVACY[name])
+        figures.draw_curves(panel, lines, series.AXES["rounds"], PRIVACY[name])
     return figure
 
 
@@ -80,12 +70,12 @@ def distribution(runs: Runs, size: Size) -> Figure | None:
     """Returns a figure of the share of clients that end at or below each value."""
     figure, (axis,) = figures.new(size)
     for one in runs.series:
-        ordered = metrics.from_the_worst(values_of(one, runs.first), runs.first)
+        ordered = metrics.from_the_worst(series.values_of(one, runs.first), runs.first)
         if len(ordered):
             chosen = figures.thinned(len(ordered), figures.POINTS)
             x = np.concatenate([ordered[:1], ordered[chosen]])
             y = np.concatenate([[0], metrics.PERCENT * (chosen + 1) / len(ordered)])
-            style = figures.styled(one.label, one.number, one.marked, len(x))
+            style = figures.styled(one, len(x))
             axis.step(x, y, where="post", **style)
     if not axis.lines:
         return None
@@ -107,8 +97,8 @@ def distribution(runs: Runs, size: Size) -> Figure | None:
 
 def predicted(runs: Runs, size: Size) -> Figure | None:
     """Returns a figure of predicted against true quantities, a panel for each of three outputs."""
-    series = [(one, *predicted_of(one)) for one in runs.series]
-    compared = [(one, values, whose) for one, values, whose in series if values.size]
+    pairs = [(one, *series.predicted_of(one)) for one in runs.series]
+    compared = [(one, values, whose) for one, values, whose in pairs if values.size]
     outputs = np.unique(np.concatenate([values[0] for _, values, _ in compared] or [[]]))
     if not len(outputs):
         return None
@@ -118,7 +108,7 @@ def predicted(runs: Runs, size: Size) -> Figure | None:
         of_output = [(one, v[1:, v[0] == output], w[v[0] == output]) for one, v, w in compared]
         for one, points, whose in of_output:
             chosen = figures.thinned(points.shape[1], figures.POINTS)
-            style = figures.styled(one.label, one.number, one.marked, 1)
+            style = figures.styled(one, 1)
             kept = {name: style[name] for name in ("color", "label", "marker")}
             names = [f"{figures.NAMED}{name}" for name in whose[chosen]]
             axis.scatter(*points[:, chosen], s=16, alpha=0.6, urls=names, **kept)
@@ -133,12 +123,12 @@ def gains(runs: Runs, size: Size) -> Figure | None:
     """Returns a figure of the clients' gains over the reference, the largest loss first."""
     figure, (axis,) = figures.new(size)
     for one in runs.series:
-        differences = gains_of(one, runs.base, runs.first).differences
+        differences = series.gains_of(one, runs.base, runs.first).differences
         ordered = np.zeros(0) if one is runs.base else np.sort(differences)
         if len(ordered):
             chosen = figures.thinned(len(ordered), figures.POINTS)
             shares = metrics.PERCENT * (chosen + 0.5) / len(ordered)
-            style = figures.styled(one.label, one.number, one.marked, len(chosen))
+            style = figures.styled(one, len(chosen))
             axis.plot(shares, ordered[chosen], **style)
     if not axis.lines:
         return None
@@ -153,11 +143,11 @@ def new_clients(runs: Runs, size: Size) -> Figure | None:
     """Returns a figure of new clients' results by epochs of their training."""
     lines = []
     for one in runs.series:
-        if measured := new_client_curves(one, runs.first):
+        if measured := series.new_client_curves(one, runs.first):
             length = min(map(len, measured))
-            values = np.array([curve[:length] for curve in measured])
+            values = np.array([one_run[:length] for one_run in measured])
             mean, low, high = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
-            line = Curve(np.arange(float(length)), mean, low, high)
+            line = series.Curve(np.arange(float(length)), mean, low, high)
             lines.append(figures.Line(one.label, line, one.number, one.marked))
     if not lines:
         return None
@@ -233,7 +223,7 @@ def for_paper(
     """
     names = dict.fromkeys(str(run.configuration.get("dataset")) for run in runs.all)
     heading = heading or " and ".join(names)
-    axes, size = telling_axes(runs.rounds), (1.6 * _WIDTH, _HEIGHT)
+    axes, size = series.telling_axes(runs.rounds), (1.6 * _WIDTH, _HEIGHT)
     banded = len(runs.series) <= figures.CROWD and any(len(one.runs) > 1 for one in runs.series)
     seeds = " (line: mean, band: lowest and highest of seeds)" * banded
     drawn = [

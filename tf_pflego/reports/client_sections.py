@@ -7,24 +7,8 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core.statistic_names import over, significant
-from tf_pflego.reports import charts
-from tf_pflego.reports.metrics import (
-    cell,
-    in_unit,
-    mean_of_worst_tenth,
-    shortened,
-    tidy,
-    unit_of_gain,
-)
+from tf_pflego.reports import charts, metrics, series
 from tf_pflego.reports.page_parts import Runs, Table
-from tf_pflego.reports.series import (
-    gains_of,
-    gains_over,
-    new_client_curves,
-    partner_of,
-    predicted_of,
-    values_of,
-)
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.system.texts import printable, span
 
@@ -39,19 +23,19 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 def distribution(runs: Runs) -> dict[str, Any]:
     """Returns the clients' results at the end."""
     first = runs.first
-    ended = [one for one in runs.series if len(values_of(one, first))]
+    ended = [one for one in runs.series if len(series.values_of(one, first))]
     if not ended:
         return {"ended": False}
     rows = []
     for one in ended:
-        values = values_of(one, first)
+        values = series.values_of(one, first)
         count: Any = len(values)
         tested = sum(len(run.clients["client"]) for run in one.runs if run.clients)
         if tested > count:
             count = f"{count} of {tested} (others have no finite {first.title})"
-        tenth = mean_of_worst_tenth(values, first)
+        tenth = metrics.mean_of_worst_tenth(values, first)
         numbers = (tenth, values.min(), np.median(values), values.mean(), values.max())
-        rows.append([one.label, count, *(in_unit(number, first) for number in numbers)])
+        rows.append([one.label, count, *(metrics.in_unit(number, first) for number in numbers)])
     ends = [f"{row[0]}: worst tenth {row[2]}, median {row[4]}" for row in rows]
     several = any(sum(run.clients is not None for run in one.runs) > 1 for one in ended)
     head = ["run", "clients", "mean of the worst tenth", "lowest", "median", "mean", "highest"]
@@ -72,8 +56,8 @@ def distribution(runs: Runs) -> dict[str, Any]:
 
 def predicted(runs: Runs) -> dict[str, Any] | None:
     """Returns predicted against true quantities or counts, or None if no run has any."""
-    series = [(one, predicted_of(one)[0]) for one in runs.series]
-    compared = [(one, values) for one, values in series if values.size]
+    pairs = [(one, series.predicted_of(one)[0]) for one in runs.series]
+    compared = [(one, values) for one, values in pairs if values.size]
     if not compared:
         return None
     off = [np.median(np.abs(true - predicted)) for _, (_, true, predicted) in compared]
@@ -95,7 +79,7 @@ def gains(runs: Runs) -> dict[str, Any] | None:
     for one in runs.series:
         if one is base:
             continue
-        differences, why_not = gains_of(one, base, runs.first)
+        differences, why_not = series.gains_of(one, base, runs.first)
         if why_not:
             notes.append(f"{one.label} is not compared: {why_not}.")
             continue
@@ -111,7 +95,7 @@ def gains(runs: Runs) -> dict[str, Any] | None:
         return {"table": None, "notes": notes} if notes else None
     counts = "; ".join(f"{row[0]}: {row[1]} clients gained, {row[2]} lost" for row in rows)
     several = any(
-        sum(partner_of(run, base) is not None for run in one.runs) > 1 for one in compared
+        sum(series.partner_of(run, base) is not None for run in one.runs) > 1 for one in compared
     )
     over_seeds = ", over seeds," * several
     return {
@@ -123,7 +107,7 @@ def gains(runs: Runs) -> dict[str, Any] | None:
             series=compared,
         ),
         "table": Table(
-            f"Clients{over_seeds} by gain over {base.label}, in {unit_of_gain(runs.first)}",
+            f"Clients{over_seeds} by gain over {base.label}, in {metrics.unit_of_gain(runs.first)}",
             ["run", "gained", "lost", "the same", "mean", "most gained", "most lost"],
             rows,
         ),
@@ -133,12 +117,14 @@ def gains(runs: Runs) -> dict[str, Any] | None:
 def new_clients(runs: Runs) -> dict[str, Any] | None:
     """Returns the results of new clients, or None if no run has any."""
     first = runs.first
-    curves = [(one, new_client_curves(one, first)) for one in runs.series]
+    curves = [(one, series.new_client_curves(one, first)) for one in runs.series]
     curves = [(one, measured) for one, measured in curves if measured]
     rows = []
     for one, measured in curves:
         means = (np.mean([curve[place] for curve in measured]) for place in (0, -1))
-        rows.append([one.label, *(in_unit(mean, first) for mean in means), len(measured[0]) - 1])
+        rows.append(
+            [one.label, *(metrics.in_unit(mean, first) for mean in means), len(measured[0]) - 1]
+        )
     if not rows:
         return None
     ends = "; ".join(f"{row[0]}: {row[1]} before, {row[2]} after" for row in rows)
@@ -164,8 +150,8 @@ def personalized(runs: Runs) -> dict[str, Any] | None:
         both = np.array([columns[f"{when}test_{first.name}"] for when in ("before/", "")])
         both = first.scale * both[:, np.isfinite(both).all(axis=0)]
         gains = first.sign * (both[1] - both[0])
-        means, tenths = both.mean(axis=1), [mean_of_worst_tenth(one, first) for one in both]
-        cells = [in_unit(number, first) for number in (*means, *tenths)]
+        means, tenths = both.mean(axis=1), [metrics.mean_of_worst_tenth(one, first) for one in both]
+        cells = [metrics.in_unit(number, first) for number in (*means, *tenths)]
         counts = [np.count_nonzero(gains < 0), np.count_nonzero(columns["is_fitted"] == 0)]
         counts.append(np.count_nonzero(columns["at_limit"]))
         rows.append([runs.name(run), both.shape[1], *cells, *map(int, counts)])
@@ -237,12 +223,13 @@ def table(runs: Runs) -> dict[str, Any] | None:
             )
         for key, row in itertools.islice(pairs, _MOST_CLIENTS - len(rows)):
             cells = [
-                tidy(by_key.get(key, np.nan)) if run in group else None for _, run, by_key in values
+                metrics.tidy(by_key.get(key, np.nan)) if run in group else None
+                for _, run, by_key in values
             ]
             rows.append([*[*letter, *row][: len(about)], *cells])
     columns = about + [name for name, _, _ in values]
     texts = ("partition", "classes", *["client"] * are_named)
-    shown = [list(map(cell, row)) for row in rows[:_CLIENTS_SHOWN]]
+    shown = [list(map(metrics.cell, row)) for row in rows[:_CLIENTS_SHOWN]]
     return {
         "partitions": {_letter(number): runs.names(group) for number, group in enumerate(groups)},
         "total": total,
@@ -283,10 +270,10 @@ def _values(runs, groups):
                     errors = over(values, run.clients["label_deviation"])
                     add(f"{runs.name(run)}: {first.title}{_RELATIVE}", run, errors)
     for run in ended:
-        other = partner_of(run, runs.base)
+        other = series.partner_of(run, runs.base)
         if other is not None and run not in runs.base.runs:
             name = f"{runs.name(run)}: gain over {runs.name(other)}"
-            columns.append((name, run, gains_over(other, run, first)))
+            columns.append((name, run, series.gains_over(other, run, first)))
     return columns
 
 
@@ -316,7 +303,7 @@ def _classes(numbers, names):
     """Returns a client's classes, by their names if they are few and have names."""
     if names is None or len(numbers) > _MOST_NAMED_CLASSES:
         return _ranges(numbers)
-    shown = (printable(shortened(names[k], _LENGTH_OF_CLASS)) for k in numbers)
+    shown = (printable(metrics.shortened(names[k], _LENGTH_OF_CLASS)) for k in numbers)
     # A line breaks between classes alone, and by their spaces the script tells them apart.
     named = (f"{k}: {name}".replace(" ", _NO_BREAK) for k, name in zip(numbers, shown, strict=True))
     return ", ".join(named)

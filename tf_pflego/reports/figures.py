@@ -22,7 +22,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import TightLayoutEngine
 
-from tf_pflego.reports.series import Curve
+from tf_pflego.reports.series import Curve, Series
 from tf_pflego.system import texts
 
 # The light and the dark colour of each series; PNG files have the light ones.
@@ -149,13 +149,13 @@ def _draw_line(axis, line, has_band):
         band = (values[chosen] for values in (curve.x, curve.low, curve.high))
         axis.fill_between(*band, color=style["color"], alpha=0.18, linewidth=0)
     chosen = _extremes(curve.mean, POINTS)
-    keywords = styled(line.label, line.number, line.marked, len(chosen)) | style
+    keywords = styled(line, len(chosen)) | style
     in_front = 2 if line.number == FADED else 3
     keywords |= {"markersize": 7, "zorder": 4} if line.marked else {"zorder": in_front}
     axis.plot(curve.x[chosen], curve.mean[chosen], **keywords)
 
 
-def styled(label: str, number: int, marked: bool, count: int) -> dict[str, Any]:
+def styled(one: Series | Line, count: int) -> dict[str, Any]:
     """Returns the style of the line of a series with this number of points.
 
     Each of few points has a marker. Otherwise they are parts of the figure, and no two lines have
@@ -163,11 +163,11 @@ def styled(label: str, number: int, marked: bool, count: int) -> dict[str, Any]:
     """
     places: Any = 1
     if count > _FEW_POINTS:
-        places = (_BETWEEN_MARKS * (number % len(MARKERS)) / len(MARKERS), _BETWEEN_MARKS)
-    width = LINE_WIDTHS[marked]
-    if number == FADED:
+        places = (_BETWEEN_MARKS * (one.number % len(MARKERS)) / len(MARKERS), _BETWEEN_MARKS)
+    label, width = one.label, LINE_WIDTHS[one.marked]
+    if one.number == FADED:
         label, width = OTHERS, 1
-    return look(number) | {
+    return look(one.number) | {
         "label": plain(label), "linewidth": width, "markersize": 5.5, "markevery": places
     }  # fmt: skip
 

@@ -10,13 +10,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core.statistic_names import Metric, Shown, first_of, of_metric
-from tf_pflego.simulation.records import (
-    BOOKKEEPING,
-    LAST_ROUNDS,
-    PRIVACY,
-    STANDARD_ERROR,
-    worst_tenth,
-)
+from tf_pflego.simulation import records
 
 Rounds = Mapping[str, np.ndarray]
 
@@ -45,8 +39,8 @@ def metrics_of(all_rounds: Iterable[Rounds]) -> list[str]:
         name
         for rounds in all_rounds
         for name, values in rounds.items()
-        if name not in (*BOOKKEEPING, *PRIVACY)
-        and not name.endswith(STANDARD_ERROR)
+        if name not in (*records.BOOKKEEPING, *records.PRIVACY)
+        and not name.endswith(records.STANDARD_ERROR)
         and np.isfinite(values).any()
     )
     first = first_of(names).name
@@ -119,7 +113,7 @@ def final(rounds: Rounds, metric: str) -> float:
     values = rounds.get(metric, np.zeros(0))
     is_mean = bool(of_metric(metric).name)
     if is_mean:
-        values = values[-LAST_ROUNDS:]
+        values = values[-records.LAST_ROUNDS :]
     values = values[np.isfinite(values)]
     if not len(values):
         return np.nan
@@ -131,7 +125,7 @@ def standard_error(rounds: Rounds, metric: str) -> float:
 
     Rounds test the same clients, so that the mean over rounds has at most the mean of their errors.
     """
-    return final(rounds, f"{metric}/{STANDARD_ERROR}")
+    return final(rounds, f"{metric}/{records.STANDARD_ERROR}")
 
 
 def from_the_worst(values: np.ndarray, statistic: Shown) -> np.ndarray:
@@ -142,7 +136,7 @@ def from_the_worst(values: np.ndarray, statistic: Shown) -> np.ndarray:
 def mean_of_worst_tenth(values: np.ndarray, statistic: Shown) -> float:
     """Returns the mean of the worst tenth of the clients, excluding NaN."""
     known = from_the_worst(values, statistic)
-    return float(known[: worst_tenth(len(known))].mean()) if len(known) else np.nan
+    return float(known[: records.worst_tenth(len(known))].mean()) if len(known) else np.nan
 
 
 def shown(value: float, metric: str) -> str:

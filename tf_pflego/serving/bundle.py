@@ -27,22 +27,11 @@ import tensorflow as tf
 from tf_pflego.core.algorithm import Weights, num_bytes
 from tf_pflego.engines.small_clients import own_parts
 from tf_pflego.models.personalization import learning_on
+from tf_pflego.serving import exporting
 from tf_pflego.serving import personal_model as personal
-from tf_pflego.serving.exporting import (
-    chosen_clients,
-    new_directory,
-    said_of_inputs,
-    served_clients,
-    warn_of_never_drawn,
-)
 from tf_pflego.serving.formats import quiet, save
 from tf_pflego.serving.personal_models import PREPROCESSING, PersonalModels, hashes_of
-from tf_pflego.simulation.client_models import (
-    ServedClient,
-    forget_eager_initializers,
-    lone_client,
-    served_name,
-)
+from tf_pflego.simulation import client_models
 from tf_pflego.simulation.predicting import new_client
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, log, rows, values
@@ -55,7 +44,7 @@ _COMPARED, _TOLERANCES = 16, {"float32": 1e-2, "float16": 5e-2}  # as in `export
 class _Servable(tf.Module):
     """A body, taken from one of its clients, and heads that are looked up by clients' names."""
 
-    def __init__(self, client: ServedClient, digest: str, learning: bool):
+    def __init__(self, client: client_models.ServedClient, digest: str, learning: bool):
         super().__init__("bundle")
         self._model, rule = client.model._to_be_served(), client.rule
         self._theta = [tf.Variable(leaf, trainable=False) for leaf in client.weights.theta]
@@ -72,7 +61,7 @@ class _Servable(tf.Module):
 
         def learn(*arguments):
             *inputs, head, labels, steps, learning_rate, classes = arguments
-            one = lone_client(self._examples_of(*inputs), labels, classes)
+            one = client_models.lone_client(self._examples_of(*inputs), labels, classes)
             start = Weights(self._body(), head)
             learnt = learning_on(self._model, rule)(start, one, steps, learning_rate)
             return {"head": learnt.head}
@@ -90,7 +79,7 @@ class _Servable(tf.Module):
         whole, number = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
         lines = tf.lookup.TextFileInitializer(names, tf.string, whole, tf.int64, number)
         self._table, last = tf.lookup.StaticHashTable(lines, len(heads) - 1), len(heads) - 1
-        forget_eager_initializers()
+        client_models.forget_eager_initializers()
         self._heads = tf.Variable(heads, trainable=False)
         self._classes = tf.Variable(classes, trainable=False)
         self._outputs = tf.constant(["", *outputs])
@@ -159,14 +148,14 @@ def export_bundle(
     """
     values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
     values.one_of("heads", heads, HEADS)
-    ids = chosen_clients(clients, simulation)
+    ids = exporting.chosen_clients(clients, simulation)
     if not ids:
         raise ValueError("`clients` must be the ids of at least one client; got none. Name some.")
-    warn_of_never_drawn(simulation, ids)
+    exporting.warn_of_never_drawn(simulation, ids)
     chosen = np.array(ids, np.int64)
     algorithm, data = simulation.algorithm, simulation.data
-    name = served_name(algorithm, served_model)
-    (first,) = served_clients(simulation, ids[:1], name)
+    name = client_models.served_name(algorithm, served_model)
+    (first,) = exporting.served_clients(simulation, ids[:1], name)
     called = [data.name_of(number) for number in chosen]
     sums, shape = hashlib.sha256(), (first.model.num_classes, first.model.num_features + 1)
     classes = np.full((len(chosen) + 1, shape[0]), -1, np.int32)
@@ -193,7 +182,7 @@ def export_bundle(
 
     body = hashlib.sha256(b"".join(np.array(leaf).tobytes() for leaf in first.weights.theta))
     outputs = list(data.class_names or map(str, range(data.num_global_classes)))
-    with new_directory(output_dir, overwrite) as directory:
+    with exporting.new_directory(output_dir, overwrite) as directory:
         with durable.batch() as files:
             size = (len(classes), *shape)
             files.npy(directory / "heads.npy", durable.Blocks(size, np.dtype(heads), blocks()))
@@ -213,7 +202,7 @@ def export_bundle(
             "algorithm": algorithm.name,
             "model": name,
             "round": simulation.round_number,
-            **said_of_inputs(simulation),
+            **exporting.said_of_inputs(simulation),
             "format": "bundle",
             "digests": {"body": body.hexdigest(), "heads": sums.hexdigest()},
             "class_names": outputs,
@@ -281,7 +270,7 @@ def _index(names):
 def _refuse_others(directory, simulation, some, name, heads):
     """Raises ValueError if a bundle predicts some clients' test examples otherwise than the run."""
     models, data = PersonalModels(directory), simulation.data
-    for client in served_clients(simulation, some.tolist(), name):
+    for client in exporting.served_clients(simulation, some.tolist(), name):
         expected = client.predictions()[:_COMPARED]
         raw = client.raw(client.test_examples[:_COMPARED])
         called = [data.name_of(client.number)] * len(expected)

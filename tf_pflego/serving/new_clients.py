@@ -23,15 +23,7 @@ from tf_pflego.data.features import raw_test
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import learning_on
-from tf_pflego.simulation.client_models import (
-    ServedClient,
-    classes_of,
-    lone_client,
-    served_client,
-    served_name,
-    split_model,
-    split_of_served,
-)
+from tf_pflego.simulation import client_models
 from tf_pflego.simulation.engine_choice import Choice
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.fitting import refuse_other_labels, refuse_strange_integers
@@ -91,7 +83,7 @@ class NewClients:
         refuse_other_examples(simulation.data, clients)
         self._steps = values.whole("steps", steps, 0)
         self._algorithm = algorithm = simulation.algorithm
-        self._name = served_name(algorithm, served_model)
+        self._name = client_models.served_name(algorithm, served_model)
         self._served = algorithm.served[self._name]
         refuse_other_labels(algorithm, clients)
         refuse_strange_integers(algorithm.model, clients)
@@ -105,7 +97,9 @@ class NewClients:
             self._refuse_auto(algorithm.name)
         self._clients, self._server_state = clients, simulation.server_state
         self._seed, self._max_restarts = simulation.seed, simulation.max_restarts
-        self._model = model = split_of_served(algorithm, self._name) or split_model(algorithm)
+        self._model = model = client_models.split_of_served(
+            algorithm, self._name
+        ) or client_models.split_model(algorithm)
         self._learn, self._loss = Traced(learning_on(model, rule)), Traced(model.loss)
         self._predict = Traced(self._served.predict, any_number=(1,))
         next(self._starts(True))  # Who cannot learn on is told so before the work begins.
@@ -117,12 +111,14 @@ class NewClients:
             f"{self._algorithm.name}, {self._steps} steps on the {self.learns} of rate {rate})"
         )
 
-    def learnt(self) -> Iterator[ServedClient]:
+    def learnt(self) -> Iterator[client_models.ServedClient]:
         """Yields each client's served model after it has learnt from all its examples."""
         data, algorithm = self._clients, self._algorithm
         for client in range(data.num_clients):
             weights = self._learnt(client, *data.train.of(client))
-            yield served_client(algorithm, data, client, weights, self._name, self._predict)
+            yield client_models.served_client(
+                algorithm, data, client, weights, self._name, self._predict
+            )
 
     def still_falling(self) -> list[int]:
         """Returns the clients with too few steps.
@@ -245,7 +241,7 @@ class NewClients:
         numbers = range(self._clients.num_clients)
         new_seeds = seeds.client_seeds(self._seed, "new_client", numbers)
         for client, seed in enumerate(new_seeds):
-            classes = tf.constant(classes_of(algorithm, self._clients, client))
+            classes = tf.constant(client_models.classes_of(algorithm, self._clients, client))
             state = algorithm.init_client(server_state, tf.constant(seed), classes)
             weights = self._served.weights(server_state, state)
             fine_tune = fine_tuned or not isinstance(weights, Weights)
@@ -272,8 +268,8 @@ class NewClients:
 
     def _as_client(self, client, examples, labels):
         inputs = copied_as_model_inputs(tf.constant(examples))
-        classes = tf.constant(classes_of(self._algorithm, self._clients, client))
-        return lone_client(inputs, tf.constant(labels), classes)
+        classes = tf.constant(client_models.classes_of(self._algorithm, self._clients, client))
+        return client_models.lone_client(inputs, tf.constant(labels), classes)
 
     def _learnt(self, client, examples, labels, times=1):
         learner, steps = self._as_client(client, examples, labels), tf.constant(times * self._steps)
