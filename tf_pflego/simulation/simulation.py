@@ -367,34 +367,6 @@ class Simulation(Trained):
         self.round_number = content["round"]
         self.in_round = False
 
-    @in_turn(moves=True)
-    def start_from(self, directory: str | os.PathLike, former: Sequence[int] | None = None) -> None:
-        """Begins with the states of another simulation's newest checkpoint.
-
-        The method and the shapes of its states must be the same. Clients, examples and settings may
-        differ. The server's state continues, its parts for single clients follow these, and known
-        clients keep their states. All others start like any client at its first participation.
-        Rounds are counted from 1.
-
-        Args:
-          directory: The checkpoints, as `save` or a run wrote them.
-          former: For each client of this simulation its number in the other one, or -1 if it is
-            new. None if they are the same.
-
-        Raises:
-          CheckpointError: There is no whole checkpoint, or it is one of another method, or of
-            states of other shapes.
-          ValueError: This simulation has had a round, or its method or the checkpoint is private,
-            and its spent privacy would not be counted, or `former` does not name different clients
-            of the other one.
-        """
-        if self.round_number or self.algorithm.release.participation is not None:
-            what = "is private" if self.algorithm.release.participation else "has had a round"
-            raise ValueError(
-                "`start_from` must be called on a simulation without privacy before its first "
-                f"round; this one {what}. Make a new one."
-            )
-        self.server_state = earlier.take_over(self, directory, former)
-
+    start_from = in_turn(moves=True)(earlier.start_from)
     personalize = in_turn(moves=True)(personalizing.personalize)
     _identity = functools.cached_property(identity)
