@@ -6,7 +6,6 @@ from tf_pflego.core.settings import setting
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.run_options import RunOptions
-from tf_pflego.serving import exportable
 from tf_pflego.serving import exporting as export_lib
 from tf_pflego.system import log
 from tf_pflego.system.signals import Interruption
@@ -29,14 +28,14 @@ class Options(RunOptions):
         "savedmodel",
         "format of the models: SavedModel and TFLite support on-device training, Keras only "
         "predicts; bundle is one SavedModel for all clients of a method with one body",
-        choices=(*exportable.FORMATS, BUNDLE),
+        choices=(*export_lib.FORMATS, BUNDLE),
     )
     learning: bool = setting(True, "write the functions for on-device training, except for Keras")
     quantize: str = setting(
         "none",
         "format of TFLite's frozen weights, or of a bundle's heads (float16); the accuracy before "
         "and after is shown, except for a bundle",
-        choices=exportable.QUANTIZATIONS,
+        choices=export_lib.QUANTIZATIONS,
     )
 
     def __post_init__(self):

@@ -15,7 +15,6 @@ from tf_pflego.data import client_names
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.run_options import RunOptions
 from tf_pflego.runs import table_settings
-from tf_pflego.serving import exportable
 from tf_pflego.serving import exporting as export_lib
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult, refuse_other_examples
 from tf_pflego.simulation.personalizing import Personalized
@@ -50,7 +49,7 @@ class Options(RunOptions):
         "savedmodel",
         "format of the models: SavedModel and TFLite support on-device training, Keras only "
         "predictions",
-        choices=exportable.FORMATS,
+        choices=export_lib.FORMATS,
         read_with=_OF_NEW_CLIENTS,
     )
     data: str = setting(
@@ -132,7 +131,7 @@ def run(flag_values, interruption: Interruption) -> None:
         with run.simulation("in_process") as simulation:
             interruption.check()
             if options.output_dir:
-                exportable.refuse_what_cannot_leave(simulation, options.format, name)
+                export_lib.refuse_what_cannot_leave(simulation, options.format, name)
             steps = 50 if options.steps == AUTO else int(options.steps)
             new = NewClients(simulation, clients, steps, options.learning_rate, name)
             terminal.show(f"{clients.num_clients} new clients learn on: {new.learns}")
