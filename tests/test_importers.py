@@ -11,7 +11,7 @@ from tests.importers import ROOT, importers_of
         ("runs/plan.py", "devices/test_definition.py"),
         ("aggregation/robust.py", "aggregation/test_robust.py"),  # as pfl.with_robust_aggregation
         ("algorithms/pflego.py", "algorithms/test_contract.py"),  # by its name in the registry
-        ("runs/model_facts.py", "runs/test_build.py"),  # through runs/build.py
+        ("runs/loading.py", "runs/test_build.py"),  # through runs/build.py
         ("program/audit.py", "program/test_serve.py"),  # It is imported by its name.
     ],
 )

@@ -29,8 +29,7 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.models import networks
 from tf_pflego.models.divided import divided
 from tf_pflego.runs import build, config
-from tf_pflego.runs.model_facts import ModelFacts
-from tf_pflego.runs.plan import Plan
+from tf_pflego.runs.plan import ModelFacts, Plan
 from tf_pflego.system import durable, limited_files, texts, values
 
 FORMAT = 1

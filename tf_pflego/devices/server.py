@@ -14,8 +14,7 @@ from tf_pflego.runs import callbacks as callbacks_lib
 from tf_pflego.runs import device_settings, loading, settings_read, training
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.runs.model_facts import Elsewhere
-from tf_pflego.runs.plan import Plan
+from tf_pflego.runs.plan import Elsewhere, Plan
 from tf_pflego.system import log
 
 

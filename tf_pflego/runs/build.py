@@ -16,8 +16,7 @@ from tf_pflego.models import networks
 from tf_pflego.runs import aggregation_settings, device_settings, earlier_run
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.loading import all_clients
-from tf_pflego.runs.model_facts import ModelFacts
-from tf_pflego.runs.plan import Plan
+from tf_pflego.runs.plan import ModelFacts, Plan
 from tf_pflego.runs.settings_read import refuse_unread_of
 from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.fitting import refuse_words_of_clients

@@ -7,7 +7,7 @@ federation and the cell of a sweep are made from it.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tf_pflego import algorithms
 from tf_pflego.algorithms import Method, Named
@@ -16,11 +16,11 @@ from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.datasets import catalogue
+from tf_pflego.engines.engine import Place
 from tf_pflego.models import networks
 from tf_pflego.models.split_model import SplitModel
 from tf_pflego.runs import loading
 from tf_pflego.runs.config import COMPILED_FROM, COMPILING, UNIFORM, RunConfig
-from tf_pflego.runs.model_facts import Elsewhere
 from tf_pflego.runs.reader import OWN_CLIENTS, OWN_STATISTICS, places
 from tf_pflego.runs.settings_read import changed, refuse_others
 from tf_pflego.system import values
@@ -40,6 +40,26 @@ _TAKEN = {
     *("name", "versions", "help", "helpfull", "helpshort", "flagfile", "version"),
     *(SOURCE, NETWORK_DIGEST),
 }
+
+
+class ModelFacts(NamedTuple):
+    """The facts about clients that a run's model depends on, also for remote clients."""
+
+    example_shape: tuple[int, ...]
+    num_classes: int  # K, the most that a client has
+    num_global_classes: int  # C
+    task: str
+    class_mask: bool
+    most_examples: int  # training examples of the largest client
+    mean: tuple[float, ...] = ()  # [K] and the deviation, by which quantities are standardised
+    deviation: tuple[float, ...] = ()
+
+
+class Elsewhere(NamedTuple):
+    """Clients that are programs on other machines."""
+
+    facts: ModelFacts  # what is known of their data
+    place: Place  # how they are reached
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
