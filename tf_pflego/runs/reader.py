@@ -10,7 +10,6 @@ import functools
 import io
 import json
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from tf_pflego.core import statistic_names
@@ -41,20 +40,6 @@ def _declared():
 def places() -> frozenset[str]:
     """Returns the settings about places and storage."""
     return frozenset(names_with(Role.PLACE, _declared()))
-
-
-def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings that differ from the expected run, with both values."""
-    with deferred.meanwhile():
-        from tf_pflego.runs.settings_read import read_of
-    expected, got = read_of(expected), read_of(got)
-    # A table that was renamed is known by its rows.
-    unsaid = places() | ({"dataset"} if expected.get("table") and got.get("table") else set())
-    pairs = {
-        name: (expected.get(name, "none"), got.get(name, "none"))
-        for name in sorted((expected.keys() | got.keys()) - unsaid)
-    }
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def configuration(path: pathlib.Path) -> dict[str, Any]:

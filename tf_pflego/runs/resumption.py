@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_pflego.core.optimizers import CONSTANT
-from tf_pflego.runs import reader
+from tf_pflego.runs.reader import places
+from tf_pflego.runs.settings_read import read_of
 
 
 class RunDirectoryError(ValueError):
@@ -21,7 +22,7 @@ def refuse_another(
     earlier: Mapping[str, Any], wanted: Mapping[str, Any], place: pathlib.Path
 ) -> None:
     """Raises RunDirectoryError if a run may not go on with the one in a directory."""
-    differing = reader.differences(earlier, wanted)
+    differing = _differences(earlier, wanted)
     rounds, _ = differing.pop("num_rounds", (wanted["num_rounds"], None))
     if not wanted["clients_per_round"]:  # It follows from clients that are not loaded yet.
         differing.pop("clients_per_round", None)
@@ -46,3 +47,15 @@ def refuse_another(
             f"{place} falls; got {wanted['num_rounds']}. Correct it, or start a run whose "
             "`schedule_rounds` are more than its first `num_rounds`."
         )
+
+
+def _differences(expected, got):
+    """Returns the settings that differ from the expected run, with both values."""
+    expected, got = read_of(expected), read_of(got)
+    # A table that was renamed is known by its rows.
+    unsaid = places() | ({"dataset"} if expected.get("table") and got.get("table") else set())
+    pairs = {
+        name: (expected.get(name, "none"), got.get(name, "none"))
+        for name in sorted((expected.keys() | got.keys()) - unsaid)
+    }
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
