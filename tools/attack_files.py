@@ -22,12 +22,12 @@ from tf_pflego.runs.plan import Plan
 from tf_pflego.simulation import checkpoint
 
 CASES = 3000  # of each door
-MARKUP, DEEP = "<b id=attack>", "[" * 10**5 + "]" * 10**5
+_DEEP = "[" * 10**5 + "]" * 10**5
 _VALUE = re.compile(rb'(?<=[:,\[\s])("[^"]*"|[\w.+-]+|\[\]|\{\})(?=[,\]\}\s])')
-_BYTES = b"", b"\n", b"\x1b[2J", b"\xff", b"\0", b"9" * 400, f'"{MARKUP}"'.encode()
+_BYTES = b"", b"\n", b"\x1b[2J", b"\xff", b"\0", b"9" * 400, b'"<b id=attack>"'
 _VALUES = (
     *(b"null", b"-1", b"0", b"0.5", b"1e400", b"NaN", b"true", b"[]", b"{}", b"[[]]", b'"../x"'),
-    *(b"9" * 30, b'"\\u001b[2J"', b'"a\\nb"', b'"\\ud800"', DEEP.encode(), *_BYTES),
+    *(b"9" * 30, b'"\\u001b[2J"', b'"a\\nb"', b'"\\ud800"', _DEEP.encode(), *_BYTES),
 )
 
 
@@ -96,12 +96,17 @@ def _doors(directory):
         read_table(table, "who", "y", preprocessing=prepared)
         earlier_run.take_over(simulation, str(run))
 
+    def read_run(path):
+        with pfl.load_run(run) as stored:
+            return repr(stored), stored.metrics, stored.partition, stored.client_model(0)
+
     in_run, checkpoints = [*run.rglob("*.*")], [*(run / "checkpoints").iterdir()]
     return {
         "tables": ([table, columns], lambda path: read_table(path, "who", "y")),
         "keras": ([body], lambda path: networks.build(str(path), (8, 8, 1), 0)),
         "partitions": ([run / "partition.npz"], pfl.Partition.load),
         "checkpoints": (checkpoints, lambda path: simulation.restore(path.parent)),
+        "runs": (in_run, read_run),
         "start_from": (in_run, start),
         "definitions": ([definition], Definition.load),
     }
