@@ -11,6 +11,7 @@ from paper_pages import (
     PAGE,
     PERCENT,
     accuracy,
+    bytes_of_round,
     crossed,
     fixed,
     grouped,
@@ -160,8 +161,7 @@ def _texts(results):
         # The texts of a participant pass forward as often in a round.
         steps = int(runs[0]["local_steps"]) if adapters == "own" and method == "pflego" else 0
         passes = int(runs[0]["local_epochs"] or 1 + steps)
-        bytes_ = statistics.mean(float(row["bytes_down"]) + float(row["bytes_up"]) for row in runs)
-        megabytes = f"{bytes_ / 1e6 / runs[0]['num_rounds']:.3g}"
+        megabytes = f"{bytes_of_round(runs) / 1e6:.3g}"
         return [f"`{method}`", adapters, shown, passes, megabytes, seconds(runs)]
 
     parts = []

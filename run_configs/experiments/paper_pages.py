@@ -100,6 +100,21 @@ def accuracy(rows: Sequence[dict], key: str, form: str = ".2f") -> str:
     return f"{sum(values) / len(values):{form}}{spread}"
 
 
+def lead(points: Sequence[float]) -> str:
+    """Returns the mean of differences in points, and its standard error, of two runs or more."""
+    if len(points) < 2:
+        return ""
+    error = statistics.stdev(points) / len(points) ** 0.5
+    return f"{statistics.mean(points):+.2f} ± {error:.2f}"
+
+
+def bytes_of_round(rows: Sequence[dict]) -> float:
+    """Returns the bytes down and up in a round, as the mean over runs."""
+    return statistics.mean(
+        (float(row["bytes_down"]) + float(row["bytes_up"])) / row["num_rounds"] for row in rows
+    )
+
+
 def seconds(rows: Sequence[dict]) -> str:
     """Returns the mean over runs of the median seconds per round."""
     return f"{statistics.mean(row[store.SECONDS] for row in rows):.3f}"

@@ -99,16 +99,10 @@ def changes_of(sweep: Sweep) -> dict[tuple, list[dict]]:
 def _accuracies(methods):
     base = methods.get("fedavg")
     beside = ["paper"] if any(runs[0]["paper"] for runs in methods.values()) else []
-    sent = "bytes", lambda runs: fixed(_bytes(runs) / _bytes(base) if base else None)
+    of = pages.bytes_of_round
+    sent = "bytes", lambda runs: fixed(of(runs) / of(base) if base else None)
     columns = "seeds", "best", "last ten", "flattered", *beside, sent, "seconds a round"
     return table("method", methods.items(), *columns)
-
-
-def _bytes(runs):
-    """Returns the bytes down and up in a round, as the mean over runs."""
-    return statistics.mean(
-        (float(run["bytes_down"]) + float(run["bytes_up"])) / run["num_rounds"] for run in runs
-    )
 
 
 def of_paper(*federation):

@@ -91,11 +91,7 @@ def _show(sweep: Sweep) -> dict[str, bytes]:
 
     def gained(rows):
         pairs = ((row[store.SERVED], alone[row["seed"]]) for row in rows if row["seed"] in alone)
-        gains = [paper_pages.PERCENT * (one - other) for one, other in pairs]
-        if len(gains) < 2:
-            return ""
-        error = statistics.stdev(gains) / len(gains) ** 0.5
-        return f"{statistics.mean(gains):+.2f} ± {error:.2f}"
+        return paper_pages.lead([paper_pages.PERCENT * (one - other) for one, other in pairs])
 
     def share_cut(rows):
         shares = [cut[row["run"], row["seed"]] for row in rows]

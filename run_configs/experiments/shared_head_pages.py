@@ -4,6 +4,7 @@ import pathlib
 import re
 import statistics
 
+import paper_pages
 from paper_figures import image_of
 from paper_pages import DEGREES, PERCENT, at, crossed, fixed, markdown, page, seconds, table
 
@@ -112,11 +113,7 @@ def _lead(methods, degree):
 
     def cell(runs):
         both = pairs(methods[_OURS[0]].get(degree, []), runs.get(degree, [])).values()
-        leads = [shared - other for shared, other in both]
-        if len(leads) < 2:
-            return ""
-        error = statistics.stdev(leads) / len(leads) ** 0.5
-        return f"{statistics.mean(leads):+.2f} ± {error:.2f}"
+        return paper_pages.lead([shared - other for shared, other in both])
 
     return cell
 
@@ -218,7 +215,4 @@ def passes(sweep: Sweep) -> dict[str, bytes]:
 
 
 def _megabytes(runs):
-    of_run = [
-        (float(run["bytes_down"]) + float(run["bytes_up"])) / run["num_rounds"] for run in runs
-    ]
-    return f"{statistics.mean(of_run) / 1e6:.1f}" if runs else ""
+    return f"{paper_pages.bytes_of_round(runs) / 1e6:.1f}" if runs else ""
