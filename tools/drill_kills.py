@@ -1,147 +1,157 @@
-"""Drills that kill programs, which are then resumed, and that harm the TFF workers of programs."""
+"""The drills that kill programs at random times, also while they replace files or have jobs."""
 
 import contextlib
+import csv
+import gzip
 import itertools
-import os
+import pathlib
 import random
 import shutil
-import signal
-import subprocess
 import time
+from typing import NamedTuple
 
 import psutil
-from drill_runs import checkpoints, end, finish, rounds_of, start, undisturbed, wait_for_round
+from drill_runs import end, finish, start
 
 from tf_pflego.algorithms import REGISTRY
 
-_ROUNDS = 150
 _FLAGS = (
-    *("--dataset=digits", "--num_clients=20", "--clients_per_round=5", f"--num_rounds={_ROUNDS}"),
-    *("--eval_every=5", "--checkpoint_every=1"),
+    *("--dataset=digits", "--num_clients=6", "--clients_per_round=3", "--num_rounds=24"),
+    *("--engine=in_process", "--checkpoint_every=3", "--eval_every=8"),
 )
-_WORKER_START_SECONDS = 1.0  # about as long as a worker takes to start
+_LONG = (
+    *("--dataset=digits", "--num_clients=20", "--clients_per_round=5", "--num_rounds=150"),
+    *("--eval_every=5", "--checkpoint_every=1", "--resume"),
+)
+_SWEEP = (
+    *("sweep", "--algorithm=pflego,fedper", "--client_learning_rate=0.01,0.1", "--seeds=0,1"),
+    *("--dataset=digits", "--num_clients=6", "--clients_per_round=3", "--num_rounds=4"),
+    *("--engine=in_process", "--jobs=2"),
+)
+_TABLES = "runs.csv", "tuning.csv", "clients.csv.gz"
+_SECONDS_UNTIL_GONE = 3  # after which a sweep's runs must have ended
 
 
 def kill_programs(
-    scratch, data_dir="", seed=0, runs=42, engines=("in_process", "tff"), methods=tuple(REGISTRY)
+    scratch, data_dir="", seed=0, kills=2, engines=("in_process", "tff"), methods=tuple(REGISTRY)
 ):
-    """Kills each run at a random time and resumes it, and every third run once more.
+    """Kills a run of each method on each engine at random times, and resumes it."""
+    drill = _Drill(scratch, random.Random(seed), kills)
+    for method, engine in itertools.product(methods, engines):
+        flags = [f"--algorithm={method}", f"--engine={engine}", *_LONG, f"--data_dir={data_dir}"]
+        yield drill.row(f"{method}, {engine}", flags, end)
 
-    The runs are shared among the methods and engines. A kill comes at a random time after the start
-    in one case of four, else at a random time within a random round. Before each resumption a file
-    of the newest checkpoint is cut off in one case of four.
+
+def kill_replacing(scratch, data_dir="", seed=0, kills=10):
+    """Kills (SIGKILL) each of four programs at random times, and runs it to its end then.
+
+    A run and an export with `--overwrite` must have the old or the new files, whole, at each kill.
+    A sweep with two jobs, and a run that stores features, go on.
     """
-    rng = random.Random(seed)
-    cases = list(itertools.product(methods, engines))
-    for place, (method, engine) in enumerate(cases):
-        numbers = range(place, runs, len(cases))
-        row = {"method": method, "engine": engine, "runs": len(numbers)}
-        if not numbers:
-            yield row, None
-            continue
-        whole, killed = (scratch / name for name in ("whole", "killed"))
-        flags = [f"--algorithm={method}", f"--engine={engine}", *_FLAGS, f"--data_dir={data_dir}"]
-        seconds = undisturbed(flags, whole)
-        harms, goods = [], []
-        for number in numbers:
-            kills = 1 if number % 3 else 2
-            while (harm := _killed_run(flags, killed, kills, seconds, rng)) is None:
-                shutil.rmtree(killed)  # It came to its end before it was killed often enough.
-            harms.append(harm)
-            goods.append(end(killed) == end(whole))
-            shutil.rmtree(killed)
-        shutil.rmtree(whole)
-        row["killed twice"] = sum(len(harm["rounds"]) == 2 for harm in harms)
-        row |= {key: sum(harm[key] for harm in harms) for key in ("cut off", "passed over")}
-        rounds = (" ".join(map(str, harm["rounds"])) for harm in harms)
-        yield row | {"rounds at the kills": "; ".join(rounds)}, all(goods)
+    drill = _Drill(scratch, random.Random(seed), kills)
+    data, body, run = f"--data_dir={data_dir}", scratch / "body.keras", scratch / "run"
+    finish(start([*_FLAGS, data], run))
+    _save_frozen(body)
+
+    def run_before(place):
+        shutil.copytree(run, place)
+
+    overwriting = [*_FLAGS, data, "--seed=1", "--overwrite"]
+    yield drill.row("run --overwrite", overwriting, end, run_before, _runs_in)
+    export = ["export", f"--run={run}", data, "--format=keras", "--overwrite", "--clients=0,1,2"]
+
+    def export_before(place):
+        finish(start(export, place))
+
+    yield drill.row("export --overwrite", export, _files_in, export_before, _files_in)
+    yield drill.row("sweep --jobs=2", [*_SWEEP, data], _tables_in)
+    frozen = [*_FLAGS, data, f"--network={body}", "--resume"]
+    yield drill.row("stored features", frozen, end)
 
 
-def _killed_run(flags, output, kills, seconds, rng):
-    """Returns what was done to a run that was killed and resumed, or None if it ended too early."""
-    harm = {"rounds": [], "cut off": 0, "passed over": 0}
-    before_rounds, of_rounds = seconds
-    for number in range(1, kills + 1):
-        running = start([*flags, "--resume"], output)
-        if rng.random() < 0.25:
-            delay = rng.uniform(0, before_rounds)
-        else:
-            least = harm["rounds"][-1] + 1 if harm["rounds"] else 1
-            wait_for_round(running, output, rng.randint(least, _ROUNDS * number // kills))
-            delay = rng.uniform(0, of_rounds / _ROUNDS)
-        time.sleep(delay)
-        running.kill()
-        harm["passed over"] += "is damaged" in running.communicate()[1]
-        if (output / "summary.json").exists():
-            return None
-        harm["rounds"].append(rounds_of(output))
-        harm["cut off"] += rng.random() < 0.25 and _cut_off(output, rng)
-    harm["passed over"] += "is damaged" in finish(start([*flags, "--resume"], output))
-    return harm
+class _Drill(NamedTuple):
+    """Kills programs at random times. None may leave a process."""
+
+    scratch: pathlib.Path
+    rng: random.Random
+    kills: int
+
+    def row(self, name, flags, ending, lay=None, held=None):
+        """Returns the row of a program, and whether an undisturbed one has the same `ending`.
+
+        `lay` puts files into the directory first, and `held` lists the whole files there. After
+        each kill, these are from before or from the undisturbed program.
+        """
+        whole, killed = (self.scratch / f"{name} {what}" for what in ("whole", "killed"))
+        started = time.monotonic()
+        finish(start(flags, whole))
+        seconds = time.monotonic() - started
+        allowed = []
+        if lay is not None:
+            lay(killed)
+            allowed = [*held(killed), *held(whole)]
+        done, goods = 0, []
+        for _ in range(self.kills):
+            running = start(flags, killed)
+            time.sleep(self.rng.uniform(seconds * 0.4, seconds))
+            done += running.poll() is None
+            running.kill()
+            running.communicate()
+            if held is not None:
+                goods.append(any(one in allowed for one in held(killed)))
+            goods.append(_are_gone(killed))
+        finish(start(flags, killed))
+        row = {"program": name, "kills": done, "checks": len(goods), "wrong": goods.count(False)}
+        good = all(goods) and ending(killed) == ending(whole) if done else None
+        for place in (whole, killed):
+            shutil.rmtree(place)
+        return row, good
 
 
-def _cut_off(output, rng):
-    """Cuts off a file that only the newest of two checkpoints needs, if there are two."""
-    paths = checkpoints(output)
-    if len(paths) < 2:
-        return False
-    number = paths[-1].stem.split("-")[1]
-    path = rng.choice([paths[-1], *(output / "checkpoints").glob(f"*-{number}.npz")])
-    with open(path, "r+b") as file:
-        file.truncate(rng.randrange(path.stat().st_size))
-    return True
+def _save_frozen(path):
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    inner = layers.Dense(30, activation="relu", trainable=False)
+    network = [tf.keras.Input((8, 8, 1)), layers.Flatten(), inner, layers.Dense(12)]
+    tf.keras.Sequential(network).save(path)
 
 
-def harm_workers(
-    scratch,
-    data_dir="",
-    seed=0,
-    kills=20,
-    stops=5,
-    methods=("pflego", "fedavg", "ditto", "pgfed", "fedfomo"),
-):
-    """Kills (SIGKILL) or stops (SIGSTOP) the worker of one run of each method at random times.
-
-    In one case of four it is soon after the last time, when the new worker may still be starting,
-    else after another round. The run must go on with another worker, and say so in a line.
-    """
-    rng = random.Random(seed)
-    faults = [signal.SIGKILL] * kills + [signal.SIGSTOP] * stops
-    rng.shuffle(faults)
-    for place, method in enumerate(methods):
-        whole, harmed = (scratch / f"{method}_{name}" for name in ("whole", "harmed"))
-        flags = [f"--algorithm={method}", "--engine=tff", *_FLAGS, f"--data_dir={data_dir}"]
-        of_rounds = undisturbed(flags, whole)[1]
-        started, running, rounds = time.time(), start(flags, harmed), []
-        faults_here = faults[place :: len(methods)]
-        for fault in faults_here:
-            longest = _WORKER_START_SECONDS
-            if not rounds or rng.random() < 0.75:
-                wait_for_round(running, harmed, rounds_of(harmed) + 1)
-                longest = of_rounds / len(faults_here)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                running.wait(rng.uniform(0, longest))
-            worker = _worker(running)
-            if worker is None:
-                break
-            with contextlib.suppress(ProcessLookupError):  # It has failed, or its program ended.
-                os.kill(worker, fault)
-            rounds.append(rounds_of(harmed))
-        lines = finish(running).count("runs the exchange again")
-        done = faults_here[: len(rounds)]
-        row = {"method": method, "kills": done.count(signal.SIGKILL)}
-        row |= {"stops": done.count(signal.SIGSTOP), "lines": lines}
-        row |= {"rounds then": " ".join(map(str, rounds))}
-        row |= {"seconds": f"{time.time() - started:.0f}"}
-        yield row, end(harmed) == end(whole) if rounds else None
+def _runs_in(place):
+    """Returns the whole runs in a directory: those that have a summary, by their clients.csv."""
+    summaries = [*place.rglob("summary.json")]
+    return [(one.parent / "clients.csv").read_bytes() for one in summaries]
 
 
-def _worker(running):
-    """Returns the worker of a program, as soon as it has one; None if the program has ended."""
-    while running.poll() is None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(running.pid).children():
-                if "worker_binary" in " ".join(child.cmdline()):
-                    return child.pid
-        time.sleep(0.002)
-    return None
+def _files_in(place):
+    """Returns the names of the files of an export, which stand for the whole of it."""
+    return [sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())]
+
+
+def _tables_in(place):
+    """Returns the tables of a sweep, without seconds."""
+    tables = {}
+    for name in _TABLES:
+        opened = gzip.open if name.endswith(".gz") else open
+        with opened(place / name, "rt", newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        tables[name] = [
+            {key: value for key, value in row.items() if "second" not in key} for row in rows
+        ]
+    return tables
+
+
+def _are_gone(place: pathlib.Path) -> bool:
+    """Returns whether no process that a killed program started is there any more."""
+    deadline = time.monotonic() + _SECONDS_UNTIL_GONE
+    while time.monotonic() < deadline:
+        if not any(str(place) in " ".join(_command(one)) for one in psutil.process_iter()):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _command(process):
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []

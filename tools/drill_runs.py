@@ -41,14 +41,6 @@ def finish(running: subprocess.Popen) -> str:
     return errors
 
 
-def undisturbed(flags: Sequence[str], output: pathlib.Path) -> tuple[float, float]:
-    """Makes a run, and returns the seconds until its first round, and the seconds of its rounds."""
-    started = time.time()
-    finish(start(flags, output))
-    first, last = ((output / name).stat().st_mtime for name in ("config.json", "metrics.jsonl"))
-    return first - started, last - first
-
-
 def wait_for_round(running: subprocess.Popen, output: pathlib.Path, number: int) -> None:
     """Returns when this round is in the metrics, or the run has ended."""
     while running.poll() is None and rounds_of(output) < number:

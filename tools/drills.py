@@ -1,7 +1,6 @@
 """Harms runs, and checks that each ends like an undisturbed run.
 
   python tools/drills.py kills    kills programs (SIGKILL) at random times and resumes them
-  python tools/drills.py workers  kills and stops the TFF workers of runs, which go on by themselves
   python tools/drills.py shards   kills shards, nodes and programs of runs on a Ray cluster
   python tools/drills.py nodes    runs the same shards on Ray clusters of 1, 2 and 5 nodes
   python tools/drills.py strangers  tries to run code on the Ray cluster of a run without its token
@@ -36,13 +35,12 @@ from tf_pflego.system.source import source_commit
 # whether the end is as it must be); the second is None where nothing was tried.
 DRILLS = {
     "kills": "drill_kills:kill_programs",
-    "workers": "drill_kills:harm_workers",
     "shards": "drill_ray:kill_shards",
     "nodes": "drill_ray:compare_nodes",
     "strangers": "drill_ray:refuse_strangers",
     "devices": "drill_devices:harm_devices",
     "signals": "drill_signals:send_signals",
-    "replacing": "drill_replacing:kill_replacing",
+    "replacing": "drill_kills:kill_replacing",
     "machine": "drill_machine:stint_the_machine",
     "long": "drill_long:watch",
 }
