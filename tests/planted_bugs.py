@@ -53,7 +53,7 @@ BUGS = (
         "self._rule(start.head, client, steps, learning_rate)",
     ),
     ("serving/new_clients", "order[strata[order] == one][:count]", "order[strata[order] == one]"),
-    ("runs/reader", "if pair[0] != pair[1]}", 'if pair[0] != pair[1] and name != "seed"}'),
+    ("runs/resumption", "if pair[0] != pair[1]}", 'if pair[0] != pair[1] and name != "seed"}'),
     ("sweeps/choice", "(trial.first.sign * trial.value, trial)", "(trial.value, trial)"),
     ("reports/metrics", "statistic.sign * np.sort(statistic.sign * values", "np.sort(values"),
     ("program/flags", "        if is_given(name):", "        if False:"),
