@@ -54,7 +54,8 @@ def test_each_method(name, tiny_model, groups, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "own"), [("pflego", (False, True)), ("fedavg", (False, False)), ("ditto", (True, True))]
+    ("name", "own"),
+    [("pflego", (False, True)), ("fedavg", (False, False)), ("ditto", (True, True))],
 )
 def test_parts_of_their_own(name, own, tiny_model, tiny_clients):
     """A body that clients share passes their examples together."""

@@ -61,8 +61,9 @@ def predicted(runs: Runs) -> dict[str, Any] | None:
     if not compared:
         return None
     off = [np.median(np.abs(true - predicted)) for _, (_, true, predicted) in compared]
-    pairs = zip(compared, off, strict=True)
-    ends = "; ".join(f"{one.label}: median error {significant(error)}" for (one, _), error in pairs)
+    labels = [one.label for one, _ in compared]
+    errors = zip(labels, map(significant, off), strict=True)
+    ends = "; ".join(f"{label}: median error {error}" for label, error in errors)
     return {
         "drawing": runs.drawing(
             charts.predicted,
