@@ -82,13 +82,8 @@ deferred.defer()
 from tf_pflego.devices import definition as federation
 from tf_pflego.program import help_pages
 from tf_pflego.reports import series
-from tf_pflego.core import settings
-from tf_pflego.runs import reader
-from tf_pflego.core import settings
-from tf_pflego.runs import reader
+from tf_pflego.runs import resumption
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.simulation import checkpoint
-from tf_pflego.sweeps import store
 from tf_pflego.sweeps import experiments, store
 
 runs = [dataclasses.asdict(RunConfig(patience=n, shelf=f"s{n}", dealer=n)) for n in (1, 2)]
@@ -101,7 +96,7 @@ except ValueError as error:
     refused = str(error)
 print(json.dumps({
     "help": help_pages.of_training(None, 80),
-    "another run": sorted(reader.differences(*runs)),
+    "another run": sorted(resumption._differences(*runs)),
     "cells": [cell.name for cell in experiment.planned],
     "flags": [sorted(new & store.flags_of(cell.settings).keys()) for cell in experiment.planned],
     "told": sorted(new & federation._SETTINGS),

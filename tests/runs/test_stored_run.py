@@ -159,7 +159,7 @@ def test_a_run_on_own_arrays_and_of_an_own_model_needs_them_again(tmp_path):
     assert run.configuration["num_clients"] == CLIENTS
     assert (run.configuration["dataset"], run.configuration["network"]) == ("mine", "own")
     assert [own.tolist() for own in run.partition.classes] == [[0, 3], [1, 3], [2, 3]] * 2
-    with pytest.raises(RunDirectoryError, match=r"`model` must be given .* a model of your own"):
+    with pytest.raises(RunDirectoryError, match=r"`model` must be given .* trained yours"):
         run.client_model(0)
     with pytest.raises(RunDirectoryError, match=r"`clients` must be given .* \(mine\)"):
         pfl.load_run(output, model=own_model()).client_model(0)
@@ -206,7 +206,7 @@ def test_the_directory_does_not_decide_which_data_are_read(copy, digits_dir, tmp
 
 
 def test_what_is_no_run_or_has_just_begun_or_another_model_is_refused(copy, digits_dir, tmp_path):
-    with pytest.raises(RunDirectoryError, match=r"`model` must be left out .* a model of ours"):
+    with pytest.raises(RunDirectoryError, match=r"`model` must be left out .* trained ours"):
         pfl.load_run(copy, digits_dir, model=own_model()).evaluate()
     shutil.rmtree(copy / "checkpoints")
     (copy / "summary.json").unlink()
