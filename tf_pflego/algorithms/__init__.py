@@ -119,7 +119,7 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
             "fedavg, fedper, fedrep or pflego."
         )
     served = algorithm.served
-    if model.body.first_statistics:
+    if model.has_statistics:
         served = {name: _with_statistics(one) for name, one in served.items()}
     if algorithm.keeps_personal and cast(SplitModel, algorithm.model).parts.any_personal:
         pairs = served.items()  # No rule of a head trains them.

@@ -79,7 +79,7 @@ def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
     """Returns FedAvg for `model`."""
     model = model.with_shared_classifier()
     shares_statistics = config.batch_statistics == SHARED
-    if shares_statistics and not model.body.first_statistics:
+    if shares_statistics and not model.has_statistics:
         raise ValueError(
             "`batch_statistics` must be own for a network without batch normalisation, which has "
             "none to share; got shared. Leave it out."

@@ -163,6 +163,11 @@ class SplitModel:
         served = functools.partial(self.body.served, one_by_one=one_by_one)
         return self._with(_block=None, _features=served)
 
+    @property
+    def has_statistics(self) -> bool:
+        """Whether predictions need statistics of batch normalisation in theta."""
+        return bool(self.body.first_statistics)
+
     def with_personal_normalization(self) -> SplitModel:
         """Returns the model with personal scales and offsets of trained batch normalisation."""
         pairs = zip(self.parts.is_personal, self.body.is_normalizing, strict=True)
