@@ -51,7 +51,7 @@ test-tff: $(INSTALLED)
 	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal --line=tff
 
 test-current: $(INSTALLED_CURRENT)
-	@$(BIN_CURRENT)/python -m pytest -n $$(($$(nproc) + 2)) --dist worksteal --line=current
+	@$(BIN_CURRENT)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal --line=current
 
 # Without the environments of Flower and NVFlare, test-current skips these.
 test-carriers: $(INSTALLED_CURRENT) .venv-flower/.installed .venv-nvflare/.installed
