@@ -5,6 +5,7 @@ import pytest
 from tests.importers import ROOT, importers_of
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("module", "some"),
     [

@@ -69,6 +69,7 @@ def matrix_after(rounds, name, model, clients, participants=3, **settings):
 MUON_AT_SERVER = {"server_optimizer": "muon", "server_schedule": "cosine", "local_steps": 1}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("halvings", [0, thorough(1)])
 def test_averaged_steps_of_muon_end_where_clients_disagree_and_exact_sums_do_not(
     least_squares, halvings
@@ -87,6 +88,7 @@ def test_averaged_steps_of_muon_end_where_clients_disagree_and_exact_sums_do_not
     assert slope(model, matrix_after(2 * rounds, "pflego", *least_squares, **server)) < 1e-3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("rounds", "rate"), [(600, 0.05), thorough(800, 0.0125)])
 def test_with_one_client_in_a_round_only_variates_lead_muon_to_the_end(least_squares, rounds, rate):
     """The sum is an unbiased gradient, but a step of Muon is not linear in it."""

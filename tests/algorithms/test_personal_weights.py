@@ -129,6 +129,7 @@ def trained(tiny_clients):
     return simulation
 
 
+@pytest.mark.thorough
 def test_it_is_served_exported_and_learns_on(trained, tiny_clients, tmp_path):
     """On-device training moves the client's own weights, and no others."""
     x, y = tiny_clients.train.of(1)

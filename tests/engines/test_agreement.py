@@ -22,6 +22,7 @@ def test_tff_agrees_with_in_process(name, tiny_model, tiny_clients):
     assert_agreement(build(name, tiny_model), tiny_clients, "tff")
 
 
+@pytest.mark.thorough
 def test_what_is_too_large_for_a_message_goes_through_files(tiny_model, tiny_clients, monkeypatch):
     """States, messages to single clients and uploads all do, and the files are removed then."""
     boxes = []

@@ -11,7 +11,7 @@ from tests.algorithms.test_contract import NAMES, build, whole_state
 from tests.comparison import assert_identical
 from tests.conftest import INPUTS, make_clients
 from tests.engines.agreement import assert_agreement
-from tests.methods import by_task, each_of, thorough
+from tests.methods import by_task, each_of
 from tf_pflego.core import shuffles
 from tf_pflego.core.participation import Participation
 from tf_pflego.engines import compiled_cohorts
@@ -56,7 +56,8 @@ def of_layers(*some):
     return SplitModel(tf.keras.Sequential([tf.keras.Input((INPUTS,)), *some]), 3)
 
 
-@pytest.mark.parametrize("layer", [layers.BatchNormalization, thorough(layers.LayerNormalization)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("layer", [layers.BatchNormalization, layers.LayerNormalization])
 def test_layers_see_the_examples_of_the_client_alone(layer, tiny_clients, programs):
     """A client with fewer examples than its program has no statistics of others."""
     model = of_layers(layers.Dense(5), layer(), layers.ReLU())

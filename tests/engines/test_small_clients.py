@@ -8,7 +8,7 @@ import tf_pflego as pfl
 from tests.algorithms.test_contract import NAMES, build, simulation_of
 from tests.comparison import assert_near
 from tests.conftest import make_clients, of_tasks
-from tests.methods import each_of, named_in, thorough
+from tests.methods import each_of, named_in
 from tf_pflego.engines import small_clients
 
 ALONE = named_in("docs/scale.md", "IFCA, Per-FedAvg and pFedFDA", "Only the last bits")
@@ -87,7 +87,8 @@ def test_few_clients_are_tested_one_by_one(tiny_model, groups, monkeypatch):
     assert_same_sums(build("pflego", tiny_model), clients, groups, monkeypatch, are_alone=True)
 
 
-@pytest.mark.parametrize("name", ["pflego", thorough("ditto")])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["pflego", "ditto"])
 @of_tasks("multi_label", "regression", "counts")
 def test_each_task(name, tiny_model, tiny_clients, groups, monkeypatch):
     assert_same_sums(build(name, tiny_model), tiny_clients, groups, monkeypatch)
@@ -104,7 +105,8 @@ def misses(predicted, labels):
     return tf.stack([tf.reduce_mean(tf.cast(~hits, tf.float64)), 1.0])
 
 
-@pytest.mark.parametrize("heads", [thorough("own"), "shared"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("heads", ["own", "shared"])
 def test_sequences_and_measures_that_do_not_add_up(heads, groups, monkeypatch):
     """An own measure has the predictions of a whole client, and of positions with a label alone."""
     rng = np.random.default_rng(0)

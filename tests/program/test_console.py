@@ -12,7 +12,6 @@ import termios
 import pytest
 
 from tests import programs
-from tests.methods import thorough
 from tests.runs.resumed import FINISHED, records_of
 from tests.starts import ENTRY, ROOT, SMALL, TIMEOUT_SECONDS, finished, program
 from tf_pflego.program import terminal
@@ -75,15 +74,16 @@ def terminal_of(columns):
     return master, slave
 
 
-@pytest.mark.parametrize(
-    "opened",
-    [
-        thorough(lambda: terminal_of(0), id="no columns"),
-        thorough(lambda: terminal_of(1), id="a column"),
-        thorough(os.pipe, id="pipe"),
-        thorough(lambda: (None, os.open("/dev/full", os.O_RDWR)), id="full disk"),
-    ],
-)
+OPENED = {
+    "no columns": lambda: terminal_of(0),
+    "a column": lambda: terminal_of(1),
+    "pipe": os.pipe,
+    "full disk": lambda: (None, os.open("/dev/full", os.O_RDWR)),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("opened", OPENED.values(), ids=OPENED)
 def test_whatever_it_writes_to_will_do(opened, digits_dir, tmp_path):
     """A terminal without a name, or a pipe, goes away in the middle of the run."""
     reader, writer = opened()

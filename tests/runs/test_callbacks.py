@@ -110,6 +110,7 @@ def test_early_stopping_ends_a_whole_run_at_the_right_round(
         assert stored.round_number == last
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_beyond_its_early_end_if_it_is_given_more_rounds(
     undisturbed, digits_dir, tmp_path
 ):

@@ -147,6 +147,7 @@ def test_a_dataset_that_was_loaded_for_the_run_is_no_own_clients(digits_dir, tmp
         pfl.load_run(tmp_path / "run").evaluate()
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_with_its_own_clients_alone(finished, tmp_path):
     output = shutil.copytree(finished, tmp_path / "run")
     for rounds in (2, 3):  # Also of a run that has ended.

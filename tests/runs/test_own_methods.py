@@ -238,6 +238,7 @@ def build_plain(model, config: RateConfig):
     )
 
 
+@pytest.mark.thorough
 def test_a_builder_is_given_in_python(tiny_clients, tiny_model, tmp_path):
     config = pfl.RunConfig(
         clients_per_round=2, engine="in_process", num_rounds=2, output_dir=tmp_path / "run"

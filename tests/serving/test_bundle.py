@@ -203,6 +203,7 @@ def test_heads_learn_and_are_kept(tmp_path):
         models.personalize("Süd 3", np.nan * examples, labels, learning_rate=1.0)
 
 
+@pytest.mark.thorough
 def test_networks_of_their_own_and_other_bodies_are_refused(tmp_path):
     with trained("local") as simulation:
         with pytest.raises(ValueError, match="each client of local has a network of its own"):

@@ -175,6 +175,7 @@ class Described(InInference):
         return cls(saving.deserialize_keras_object(config["inner"]))
 
 
+@pytest.mark.thorough
 def test_layers_of_the_users_own_are_copied_if_they_say_how(tmp_path):
     draw = lambda count: np.random.default_rng(count).normal(size=(count, 4))  # noqa: E731
     body = sequential((4,), Described(live_normalization()))

@@ -249,6 +249,7 @@ def test_an_export_that_fails_leaves_the_earlier_one(tmp_path):
     assert (models / "clients.json").read_text() == "first"
 
 
+@pytest.mark.thorough
 def test_files_have_the_names_of_the_clients_and_replace_an_earlier_export_as_a_whole(tmp_path):
     """Whatever a name is, its file is in the directory of the export."""
     names, models = ["../Süd", "a/%2Fb"], tmp_path / "models"

@@ -194,7 +194,8 @@ def begun_with(algorithm):
     return pfl.Simulation(algorithm, next_month(), pfl.Participation(6, 3), "in_process", seed=4)
 
 
-@pytest.mark.parametrize("name", each_of(KINDS, ("pgfed",)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", KINDS)
 def test_who_was_there_goes_on_and_the_others_begin(name, tiny_model, tmp_path):
     with simulation_of(name, tiny_model, per_round=5) as earlier:
         earlier.run_round()

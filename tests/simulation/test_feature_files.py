@@ -83,6 +83,7 @@ with feature_files.kept_in(pathlib.Path(sys.argv[1])):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("digest", ["0a" * 32, "0b" * 32])
 def test_a_process_that_is_killed_on_the_way_leaves_nothing_that_is_read(digest, tmp_path):
     assert programs.run(KILLED, tmp_path, digest).returncode == -signal.SIGKILL

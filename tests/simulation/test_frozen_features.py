@@ -294,6 +294,7 @@ def doubled(inputs):
     return 2.0 * inputs
 
 
+@pytest.mark.thorough
 @BOTH_LINES
 @pytest.mark.parametrize(
     "own", [lambda: Scaled(1.0), lambda: layers.Conv2D(2, 3, activation=doubled, trainable=False)]

@@ -54,6 +54,7 @@ def test_a_sum_that_was_sent_before_its_checkpoint_is_counted(opened, lost, tmp_
         assert record["privacy_epsilon"] == pytest.approx(epsilon, rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_an_older_checkpoint_forgets_nothing(opened, tmp_path):
     with opened() as simulation:
         simulation.save(tmp_path)

@@ -77,6 +77,7 @@ def test_files_are_written_while_it_goes_on(tmp_path, tiny_clients, without_pict
     assert {0, 1} <= seen
 
 
+@pytest.mark.thorough
 def test_a_table_whose_rows_have_changed_is_refused(tmp_path, capsys, without_pictures):
     table, rows = tmp_path / "pupils.csv", [f"{c},{k},{k % 2}" for c in "abc" for k in range(8)]
     table.write_text("\n".join(["school,hours,passed", *rows, ""]))

@@ -157,6 +157,7 @@ def test_what_is_not_finite_does_not_count(pflego):
     assert (train["clients"], train["not_finite"]) == (2, 1)
 
 
+@pytest.mark.thorough
 def test_the_evaluation_is_that_of_the_simulation(tiny_model, tiny_clients):
     """Of every model that clients are served with: of each client, and of all examples."""
     algorithm = build("fedrod", tiny_model)

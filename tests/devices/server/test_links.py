@@ -151,6 +151,7 @@ def test_who_is_late_is_not_waited_for_once_enough_have_answered(federation):
     late.set()
 
 
+@pytest.mark.thorough
 def test_who_is_dead_costs_a_deadline_once(federation, sockets, monkeypatch):
     """Its socket is there, as that of a carrier whose client has gone."""
     (links, answers), is_dead, asked = federation, threading.Event(), []
