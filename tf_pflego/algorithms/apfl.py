@@ -36,16 +36,15 @@ import tensorflow as tf
 from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
-from tf_pflego.core.local_training import MiniBatches, gradient
+from tf_pflego.core.local_training import MiniBatchSgd, gradient
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class ApflConfig(AveragingServer, MiniBatches):
+class ApflConfig(AveragingServer, MiniBatchSgd):
     """Hyper-parameters of APFL."""
 
-    momentum: float = settings.momentum(0.0)
     mixing: float = settings.setting(
         0.5,
         "a, share of its own model in the mixture that a client of APFL uses; in [0, 1]",
@@ -70,17 +69,18 @@ def build_apfl(model: SplitModel, config: ApflConfig) -> Algorithm:
         optimizer = config.optimizer(client)
 
         def step(carry, batch):
-            w, v, share, w_optimizer, v_optimizer = carry
+            (w, v), share, memory = carry
             g = gradient(model.loss, nests.mix(share, v, w), batch)
             if config.learn_mixing:
                 slope = nests.inner_product(g, nests.subtract(v, w))
                 share = tf.clip_by_value(share - config.rate(client) * slope, 0.0, 1.0)
-            v, v_optimizer = optimizer.apply(nests.scale(share, g), v_optimizer, v)
-            w, w_optimizer = optimizer.apply(gradient(model.loss, w, batch), w_optimizer, w)
-            return w, v, share, w_optimizer, v_optimizer
+            slopes = gradient(model.loss, w, batch), nests.scale(share, g)
+            pair, memory = optimizer.apply(slopes, memory, (w, v))
+            return pair, share, memory
 
-        carry = sent, *state, optimizer.init(sent), optimizer.init(sent)
-        w, v, share, *_ = config.over_batches(step, carry, client)
+        pair = sent, state.weights
+        carry = pair, state.share, optimizer.init(pair)
+        (w, v), share, _ = config.over_batches(step, carry, client)
         mixed, moved = nests.mix(share, v, w), nests.subtract(w, sent)
         return ClientResult(mixed, ClientState(v, share), averaged=moved)
 

@@ -38,7 +38,7 @@ import tensorflow as tf
 from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
-from tf_pflego.core.local_training import MiniBatches, gradient, hold_out, over_batches
+from tf_pflego.core.local_training import MiniBatchSgd, gradient, hold_out, over_batches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.shuffles import fold_in
 from tf_pflego.models.split_model import SplitModel
@@ -49,10 +49,9 @@ _ROUNDING = 1e-6  # of the norm of Theta
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAlaConfig(AveragingServer, MiniBatches):
+class FedAlaConfig(AveragingServer, MiniBatchSgd):
     """Hyper-parameters of FedALA."""
 
-    momentum: float = settings.momentum(0.0)
     mixed_tensors: int = settings.setting(
         1,
         "p, number of the last weight tensors that a client of FedALA mixes, at most all",

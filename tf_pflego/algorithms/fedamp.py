@@ -37,15 +37,14 @@ from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served
 from tf_pflego.core.last_cohort import LastCohort
-from tf_pflego.core.local_training import MiniBatches, near
+from tf_pflego.core.local_training import MiniBatchSgd, near
 from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAmpConfig(MiniBatches):
+class FedAmpConfig(MiniBatchSgd):
     """Hyper-parameters of FedAMP."""
 
-    momentum: float = settings.momentum(0.0)
     proximal_weight: float = settings.proximal_weight()
     attention: float = settings.setting(
         0.5,

@@ -35,7 +35,7 @@ from tf_pflego.algorithms.fedavg import average
 from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
-from tf_pflego.core.local_training import MiniBatches, gradient, minimize, over_batches
+from tf_pflego.core.local_training import MiniBatchSgd, gradient, minimize, over_batches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import CLASSIFICATION, flat
 from tf_pflego.models.heads.prototypes import class_sums
@@ -43,10 +43,9 @@ from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAsConfig(AveragingServer, MiniBatches):
+class FedAsConfig(AveragingServer, MiniBatchSgd):
     """Hyper-parameters of FedAS."""
 
-    momentum: float = settings.momentum(0.0)
     alignment_epochs: int = settings.setting(
         1, "epochs of FedAS on the body towards the client's last features", at_least=0
     )

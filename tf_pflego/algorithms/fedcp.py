@@ -43,7 +43,7 @@ from tf_pflego.algorithms.fedavg import average
 from tf_pflego.algorithms.fedper import HeadState
 from tf_pflego.core import nests, seeds, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
-from tf_pflego.core.local_training import MiniBatches
+from tf_pflego.core.local_training import MiniBatchSgd
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import CLASSIFICATION, flat
 from tf_pflego.models.extended import extended, normalized, splitting
@@ -52,10 +52,9 @@ from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedCPConfig(AveragingServer, MiniBatches):
+class FedCPConfig(AveragingServer, MiniBatchSgd):
     """Hyper-parameters of FedCP."""
 
-    momentum: float = settings.momentum(0.0)
     mmd_weight: float = settings.setting(
         5.0, "lambda, weight of the distance of features from the server's in FedCP", at_least=0
     )

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
-from tf_pflego.core.local_training import ServesOneNetwork, gradient, minimize
+from tf_pflego.core.local_training import ServesOneNetwork, gradient, minimize, near
 from tf_pflego.models.split_model import SplitModel
 
 
@@ -79,10 +79,9 @@ def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:
 
         def loss(weights, batch):
             moved = nests.subtract(weights, sent)
-            distance = nests.squared_distance(weights, sent)
-            corrected = model.loss(weights, batch) + nests.inner_product(correction, moved)
-            return corrected + config.proximal_weight / 2 * distance
+            return model.loss(weights, batch) + nests.inner_product(correction, moved)
 
+        loss = near(loss, sent, config.proximal_weight)
         weights = minimize(loss, sent, client, config.optimizer(client), config.local_steps)
         return ClientResult(weights, averaged=nests.subtract(weights, sent))
 

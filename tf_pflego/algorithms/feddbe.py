@@ -32,7 +32,7 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import MiniBatches
+from tf_pflego.core.local_training import MiniBatchSgd
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.participation import FIRST_ROUND
 from tf_pflego.core.tasks import flat
@@ -41,10 +41,9 @@ from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedDbeConfig(AveragingServer, MiniBatches):
+class FedDbeConfig(AveragingServer, MiniBatchSgd):
     """Hyper-parameters of FedDBE."""
 
-    momentum: float = settings.momentum(0.0)
     mean_weight: float = settings.setting(
         50.0, "kappa, weight of the squared distance to the mean features in FedDBE", at_least=0
     )

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
-from tf_pflego.core.local_training import MiniBatches, ServesOneNetwork
+from tf_pflego.core.local_training import MiniBatches, ServesOneNetwork, near
 from tf_pflego.models.split_model import SplitModel
 
 
@@ -65,11 +65,9 @@ def build_feddyn(model: SplitModel, config: FedDynConfig) -> Algorithm:
 
     def client_update(sent, state, client, round_):
         def loss(weights, batch):
-            linear = nests.inner_product(state.drift, weights)
-            near = a / 2 * nests.squared_distance(weights, sent)
-            return model.loss(weights, batch) - linear + near
+            return model.loss(weights, batch) - nests.inner_product(state.drift, weights)
 
-        weights = config.minimize(loss, sent, client)
+        weights = config.minimize(near(loss, sent, a), sent, client)
         moved = nests.subtract(weights, sent)
         drift = nests.subtract(state.drift, nests.scale(a, moved))
         share = nests.scale(round_.equal_weight, moved)

@@ -38,17 +38,16 @@ import tensorflow as tf
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.last_cohort import LastCohort, with_largest
-from tf_pflego.core.local_training import MiniBatches, hold_out
+from tf_pflego.core.local_training import MiniBatchSgd, hold_out
 from tf_pflego.models.split_model import SplitModel
 
 _VALIDATION_SHARE = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
-class FedFomoConfig(MiniBatches):
+class FedFomoConfig(MiniBatchSgd):
     """Hyper-parameters of FedFomo."""
 
-    momentum: float = settings.momentum(0.0)
     models_received: int = settings.setting(
         8, "M, the largest number of models that a client of FedFomo is sent", at_least=1
     )

@@ -30,18 +30,16 @@ term and the other local optimisers that it normalises are left out.
 import dataclasses
 
 from tf_pflego.algorithms.fedavg import average
-from tf_pflego.core import nests, settings
+from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, ClientResult
-from tf_pflego.core.local_training import MiniBatches, ServesOneNetwork
+from tf_pflego.core.local_training import MiniBatchSgd, ServesOneNetwork
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedNovaConfig(AveragingServer, MiniBatches, ServesOneNetwork):
+class FedNovaConfig(AveragingServer, MiniBatchSgd, ServesOneNetwork):
     """Hyper-parameters of FedNova."""
-
-    momentum: float = settings.momentum(0.0)
 
 
 def build_fednova(model: SplitModel, config: FedNovaConfig) -> Algorithm:

@@ -29,9 +29,9 @@ import tensorflow as tf
 
 from tf_pflego.algorithms.fedavg import average
 from tf_pflego.algorithms.fedper import HeadState
-from tf_pflego.core import nests, settings
+from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
-from tf_pflego.core.local_training import MiniBatches
+from tf_pflego.core.local_training import MiniBatchSgd
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.models.heads.head import ABSENT_LOGIT, add_to_bias
@@ -39,10 +39,8 @@ from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedRodConfig(AveragingServer, MiniBatches):
+class FedRodConfig(AveragingServer, MiniBatchSgd):
     """Hyper-parameters of FedRoD."""
-
-    momentum: float = settings.momentum(0.0)
 
 
 def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
@@ -62,7 +60,7 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
         shares, optimizer = log_shares(client), config.optimizer(client)
 
         def step(carry, batch):
-            shared, personal, shared_optimizer, personal_optimizer = carry
+            (shared, personal), memory = carry
             features, pull_back = model.features_and_pull_back(shared.theta, batch)
             loss = model.head_objective(features, batch)
             balanced = add_to_bias(shared.head, shares)
@@ -70,12 +68,11 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
             g_theta = pull_back(loss.features_gradient(errors, balanced))
             g_shared = Weights(g_theta, loss.head_gradient(errors))
             g_personal = loss.head_gradient(loss.errors(shared.head + personal))
-            shared, shared_optimizer = optimizer.apply(g_shared, shared_optimizer, shared)
-            personal, personal_optimizer = optimizer.apply(g_personal, personal_optimizer, personal)
-            return shared, personal, shared_optimizer, personal_optimizer
+            return optimizer.apply((g_shared, g_personal), memory, (shared, personal))
 
-        carry = sent, state.head, optimizer.init(sent), optimizer.init(state.head)
-        shared, personal, *_ = config.over_batches(step, carry, client)
+        start = sent, state.head
+        carry = start, optimizer.init(start)
+        (shared, personal), _ = config.over_batches(step, carry, client)
         both = Weights(shared.theta, shared.head + personal)
         moved = nests.subtract(shared, sent)
         return ClientResult(both, HeadState(personal), averaged=moved)

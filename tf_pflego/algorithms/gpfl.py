@@ -39,7 +39,7 @@ import tensorflow as tf
 from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, seeds, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
-from tf_pflego.core.local_training import MiniBatches
+from tf_pflego.core.local_training import MiniBatchSgd
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import CLASSIFICATION, flat
 from tf_pflego.models.extended import affine, extended, normalized
@@ -48,10 +48,9 @@ from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class GPFLConfig(AveragingServer, MiniBatches):
+class GPFLConfig(AveragingServer, MiniBatchSgd):
     """Hyper-parameters of GPFL."""
 
-    momentum: float = settings.momentum(0.0)
     magnitude_weight: float = settings.setting(
         0.01, "lambda, weight of the distance to the embedding of the class in GPFL", at_least=0
     )

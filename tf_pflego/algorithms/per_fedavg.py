@@ -32,7 +32,7 @@ from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.local_training import (
-    MiniBatches,
+    MiniBatchSgd,
     ServesOneNetwork,
     first_batch,
     gradient,
@@ -45,10 +45,9 @@ _DIFFERENCE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class PerFedAvgConfig(AveragingServer, MiniBatches, ServesOneNetwork):
+class PerFedAvgConfig(AveragingServer, MiniBatchSgd, ServesOneNetwork):
     """Hyper-parameters of Per-FedAvg."""
 
-    momentum: float = settings.momentum(0.0)
     inner_learning_rate: float = settings.setting(
         0.01, "a, learning rate of the inner step of Per-FedAvg", at_least=0
     )

@@ -36,15 +36,14 @@ from tf_pflego.algorithms.fedavg import SharedState
 from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult
-from tf_pflego.core.local_training import MiniBatches, gradient
+from tf_pflego.core.local_training import MiniBatchSgd, gradient, near
 from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PFedMeConfig(MiniBatches):
+class PFedMeConfig(MiniBatchSgd):
     """Hyper-parameters of pFedMe."""
 
-    momentum: float = settings.momentum(0.0)
     personal_steps: int = settings.setting(
         5, "K, steps on the personal model for each batch of pFedMe", at_least=1
     )
@@ -73,12 +72,9 @@ def build_pfedme(model: SplitModel, config: PFedMeConfig) -> Algorithm:
 
         def step(carry, batch):
             w, theta, memory = carry
-
-            def objective(theta):
-                return model.loss(theta, batch) + envelope / 2 * nests.squared_distance(theta, w)
-
+            objective = near(model.loss, w, envelope)
             for _ in range(config.personal_steps):
-                theta, memory = optimizer.apply(gradient(objective, theta), memory, theta)
+                theta, memory = optimizer.apply(gradient(objective, theta, batch), memory, theta)
             w = nests.mix(1 - envelope * config.rate(client), w, theta)
             return w, theta, memory
 

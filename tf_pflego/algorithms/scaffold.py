@@ -33,18 +33,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tf_pflego.core import nests, settings
+from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
-from tf_pflego.core.local_training import MiniBatches, ServesOneNetwork
+from tf_pflego.core.local_training import MiniBatchSgd, ServesOneNetwork
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split_model import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class ScaffoldConfig(AveragingServer, MiniBatches, ServesOneNetwork):
+class ScaffoldConfig(AveragingServer, MiniBatchSgd, ServesOneNetwork):
     """Hyper-parameters of SCAFFOLD."""
-
-    momentum: float = settings.momentum(0.0)
 
 
 class ServerState(NamedTuple):

@@ -192,13 +192,19 @@ class MiniBatches(PlainMiniBatches):
 
 
 @dataclasses.dataclass(frozen=True)
-class StepsOrMiniBatches(MiniBatches):
+class MiniBatchSgd(MiniBatches):
+    """The same for methods that have no momentum unless it is given."""
+
+    momentum: float = settings.momentum(0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepsOrMiniBatches(MiniBatchSgd):
     """The same for methods that take tau full-batch steps unless a batch size is given."""
 
     local_steps: int = settings.local_steps(read_with=(FULL_BATCHES, _WHOLE_EPOCHS))
     local_epochs: int = _epochs(read_with=(IN_BATCHES, _WHOLE_EPOCHS))
     batch_size: int = _batch_size(FULL_BATCH)
-    momentum: float = settings.momentum(0.0)
 
     @property
     def passes(self) -> int | Work:
@@ -323,7 +329,10 @@ def _seeded(batch, seed, number):
 
 def _length(client, epochs, batch_size, drop_last_batch):
     """Returns the numbers of whole epochs, of batches in one more, and of batches per epoch."""
-    in_epoch = num_batches(client, batch_size, drop_last_batch)
+    count, in_epoch = client.num_examples, 1
+    if batch_size != FULL_BATCH:
+        full, every = count // batch_size, (count + batch_size - 1) // batch_size
+        in_epoch = tf.maximum(full, 1) if drop_last_batch else every
     if isinstance(epochs, int):
         return epochs, 0, in_epoch
     if epochs.unit == EPOCHS:
@@ -331,17 +340,8 @@ def _length(client, epochs, batch_size, drop_last_batch):
         share = tf.cast(in_epoch, tf.float32) * (epochs.amount - whole)
         # The share of three of ten batches may be a little more than 3 in float32.
         return whole, tf.cast(tf.math.ceil(share - 1e-3), tf.int32), in_epoch
-    steps = -(-int(epochs.amount) // (batch_size or client.num_examples))
+    steps = -(-int(epochs.amount) // (batch_size or count))
     return steps // in_epoch, steps % in_epoch, in_epoch
-
-
-def num_batches(client: Client, batch_size: int, drop_last_batch: bool) -> tf.Tensor | int:
-    """Returns the number of batches of an epoch of `over_batches`."""
-    if batch_size == FULL_BATCH:
-        return 1
-    if drop_last_batch:
-        return tf.maximum(client.num_examples // batch_size, 1)
-    return (client.num_examples + batch_size - 1) // batch_size
 
 
 def first_batch(client: Client, batch_size: int) -> Client:
