@@ -1,11 +1,7 @@
-"""The losses of the known tasks, and of a user's own, with their derivatives by the logits.
-
-They are functions of modules, so that models and methods can be pickled.
-"""
+"""The losses of the known tasks, and of a user's own, with their derivatives by the logits."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,7 +23,7 @@ class Loss(NamedTuple):
 
 
 class Elementwise(NamedTuple):
-    """A `Loss` that is a sum over the outputs of an example, of functions that can be pickled."""
+    """A `Loss` that is a sum over the outputs of an example, by functions of each output."""
 
     each: Callable[[Any, Any], tf.Tensor]  # (logits, targets) -> of each output
     slope: Callable[[Any, Any], tf.Tensor]
@@ -49,66 +45,40 @@ class Elementwise(NamedTuple):
         return lambda direction: second * direction
 
 
-def _half_square(z, y):
-    return tf.square(z - y) / 2
-
-
-def _error(z, y):
-    return z - y
-
-
-def _one(z, y):
-    return tf.ones_like(z)
-
-
-def _logistic(z, y):
-    return tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=z)
-
-
-def _logistic_slope(z, y):
-    return tf.sigmoid(z) - y
-
-
-def _logistic_second(z, y):
-    return tf.sigmoid(z) * tf.sigmoid(-z)
-
-
-def _poisson(z, y):
-    return tf.exp(z) - y * z
-
-
-def _poisson_slope(z, y):
-    return tf.exp(z) - y
-
-
-def _poisson_second(z, y):
-    return tf.exp(z)
-
-
-def _huber(delta, z, y):
-    size = tf.abs(z - y)
-    return tf.where(size < delta, tf.square(size) / 2, delta * (size - delta / 2))
-
-
-def _huber_slope(delta, z, y):
-    return tf.clip_by_value(z - y, -delta, delta)
-
-
-def _huber_second(delta, z, y):
-    return tf.cast(tf.abs(z - y) < delta, tf.float32)
+SQUARED = Elementwise(
+    lambda z, y: tf.square(z - y) / 2,
+    lambda z, y: z - y,
+    lambda z, y: tf.ones_like(z),
+    bound=1.0,
+    is_quadratic=True,
+)
+LOGISTIC = Elementwise(
+    lambda z, y: tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=z),
+    lambda z, y: tf.sigmoid(z) - y,
+    lambda z, y: tf.sigmoid(z) * tf.sigmoid(-z),
+    bound=0.25,
+)
+POISSON = Elementwise(
+    lambda z, y: tf.exp(z) - y * z,
+    lambda z, y: tf.exp(z) - y,
+    lambda z, y: tf.exp(z),
+    bound=None,
+)
 
 
 def huber(delta: float) -> Elementwise:
     """Returns Huber's loss, which is linear in errors from `delta` on."""
-    value, slope, second = (
-        functools.partial(one, delta) for one in (_huber, _huber_slope, _huber_second)
+
+    def each(z, y):
+        size = tf.abs(z - y)
+        return tf.where(size < delta, tf.square(size) / 2, delta * (size - delta / 2))
+
+    return Elementwise(
+        each,
+        lambda z, y: tf.clip_by_value(z - y, -delta, delta),
+        lambda z, y: tf.cast(tf.abs(z - y) < delta, tf.float32),
+        bound=1.0,
     )
-    return Elementwise(value, slope, second, 1.0)
-
-
-SQUARED = Elementwise(_half_square, _error, _one, 1.0, is_quadratic=True)
-LOGISTIC = Elementwise(_logistic, _logistic_slope, _logistic_second, 0.25)
-POISSON = Elementwise(_poisson, _poisson_slope, _poisson_second, None)
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -139,36 +109,31 @@ def _softmax_loss(logits, targets):
     return tf.math.log(total) + largest - tf.reduce_sum(targets * logits, axis=0)
 
 
-def _softmax_slope(logits, targets):
-    return _softmax(logits) - targets
-
-
-SOFTMAX = Loss(_softmax_loss, _softmax_slope, _softmax_curve, 0.5)
+SOFTMAX = Loss(
+    _softmax_loss, lambda logits, targets: _softmax(logits) - targets, _softmax_curve, 0.5
+)
 
 
 def differentiated(loss: Callable) -> Loss:
     """Returns a user's loss with derivatives that TensorFlow makes."""
-    values, slope, curve = (functools.partial(one, loss) for one in (_values_of, _slope, _curve))
-    return Loss(values, slope, curve, None)
 
+    def values(logits, labels):
+        return loss(tf.transpose(logits), labels)
 
-def _values_of(loss, logits, labels):
-    return loss(tf.transpose(logits), labels)
-
-
-def _slope(loss, logits, labels):
-    with tf.GradientTape() as tape:
-        tape.watch(logits)
-        total = tf.reduce_sum(_values_of(loss, logits, labels))
-    return tape.gradient(total, logits)
-
-
-def _curve(loss, logits, labels):
-    def along(direction):
+    def slope(logits, labels):
         with tf.GradientTape() as tape:
             tape.watch(logits)
-            rise = tf.reduce_sum(_slope(loss, logits, labels) * direction)
-        second = tape.gradient(rise, logits)
-        return tf.zeros_like(logits) if second is None else second
+            total = tf.reduce_sum(values(logits, labels))
+        return tape.gradient(total, logits)
 
-    return along
+    def curve(logits, labels):
+        def along(direction):
+            with tf.GradientTape() as tape:
+                tape.watch(logits)
+                rise = tf.reduce_sum(slope(logits, labels) * direction)
+            second = tape.gradient(rise, logits)
+            return tf.zeros_like(logits) if second is None else second
+
+        return along
+
+    return Loss(values, slope, curve, None)
