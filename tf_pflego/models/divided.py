@@ -42,7 +42,7 @@ def whole(model: SplitModel) -> SplitModel:
 
 def _part(model):
     body = model.body
-    if model.frozen is not None or end_of(body.keras_model, body.example) is None:
+    if model.frozen is not None or end_of(body.clone.model, body.example) is None:
         return None
     try:
         parts = parts_of(body.clone(body.initial_theta), body.example)

@@ -173,10 +173,6 @@ class SplitModel:
         pairs = zip(self.parts.is_personal, self.body.is_normalizing, strict=True)
         return self._with(parts=Parts(tuple(any(pair) for pair in pairs)))
 
-    def statistics(self, theta: Sequence[tf.Tensor], client: Client) -> list[tf.Tensor]:
-        """Returns the means and variances of a client's examples in one pass."""
-        return self.body.statistics(theta, client.examples, client.seed)
-
     def _with_first_statistics(self, weights: Weights) -> Weights:
         """Returns weights with the body's statistics from when the model was made."""
         statistics = map(tf.constant, self.body.first_statistics)
@@ -193,7 +189,7 @@ class SplitModel:
         """
         if not isinstance(weights, Weights) or len(weights.theta) > len(self.parts.is_personal):
             return weights
-        statistics = self.statistics(weights.theta, client)
+        statistics = self.body.statistics(weights.theta, client.examples, client.seed)
         return weights._replace(theta=[*weights.theta, *statistics])
 
     def with_shared_classifier(self) -> SplitModel:
@@ -227,10 +223,6 @@ class SplitModel:
             "parts": self.parts.of_more(len(body.initial_theta)),
         }
         return self._with(body=body, _features=body, **changes)
-
-    def _for_task(self, task: Task) -> SplitModel:
-        """Returns the same model for labels of the same form with another task."""
-        return self._with(task=task)
 
     def _without_start(self) -> SplitModel:
         """Returns the same model without seed and theta_0: reading one raises AttributeError."""

@@ -142,7 +142,7 @@ def algorithm_of(
     task = tasks.task_of(model.task, [name for name in settings.statistics.split(",") if name])
     if facts.mean:
         task = dataclasses.replace(task, mean=facts.mean, deviation=facts.deviation)
-    model = model._for_task(task)
+    model = model._with(task=task)
     if facts.class_mask:
         model = model.with_class_mask()
     most = participation.federation.max_clients_per_round
@@ -177,7 +177,7 @@ def network_model(settings: RunConfig, facts: ModelFacts) -> models.SplitModel:
         personal=settings.personal,
     )
     if facts.task == tasks.REGRESSION:
-        return model._for_task(tasks.regression(settings.huber_delta))
+        return model._with(task=tasks.regression(settings.huber_delta))
     return model
 
 

@@ -164,7 +164,7 @@ def refuse_what_cannot_leave(
     model = whole(of_served or client_models.split_model(algorithm))
     if format == "keras":
         model.task.keras_activation()
-        model.body.refuse_lambda_layers("`format='keras'`")
+        model.body.clone.refuse_lambda_layers("`format='keras'`")
     columns = () if (of_table := simulation.data.preprocessing) is None else of_table.columns
     if format == "tflite" and (far := [one for one in columns if one.dtype == np.float64]):
         raise ValueError(

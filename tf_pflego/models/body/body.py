@@ -53,6 +53,7 @@ class Body:
       lookups: The lookups of rows by integers of the examples.
       scales: Whether a layer Rescaling or Normalization makes the examples' numbers smaller, before
         any Rescaling that makes them larger.
+      clone: theta -> a separate Keras model that computes phi(x; theta); a `Cloning`.
     """
 
     def __init__(self, model: tf.keras.Model, example_shape: Sequence[int] | None = None):
@@ -70,7 +71,7 @@ class Body:
             self._inference = _Passes(trace.forward_and_backward(inferring, model, live.statistics))
         self.is_normalizing = [id(one) in live.normalizing for one in model.trainable_variables]
         self.first_statistics = [np.array(one, np.float32) for one in live.statistics]
-        self._cloning = cloning.Cloning(model, example, live.statistics)
+        self.clone = cloning.Cloning(model, example, live.statistics)
         self.feature_shape = self._training.parts.feature_shape
         self.num_features = self.feature_shape[-1]
         self.positions = self.feature_shape[:-1]
@@ -85,11 +86,6 @@ class Body:
         self._one_example = None
         if self.has_loops:
             self._one_example = trace.OneExample.of(model, example, live.statistics)
-
-    @property
-    def keras_model(self) -> tf.keras.Model:
-        """The original model."""
-        return self._cloning.model
 
     @property
     def example(self) -> tf.TensorSpec:
@@ -181,19 +177,11 @@ class Body:
             lambda x: one_example(theta, x), examples, fn_output_signature=spec, name="0"
         )
 
-    def clone(self, theta: Sequence[Any]) -> tf.keras.Model:
-        """Returns a separate Keras model that computes phi(x; theta); see `Cloning`."""
-        return self._cloning(theta)
-
     def extended(self, part: tf.keras.Model) -> Body:
         """Returns a copy of the model with a part after it, a function of the weights of both."""
-        copy = self._cloning(self.initial_theta)
+        copy = self.clone(self.initial_theta)
         inputs = tf.keras.Input(self.example_shape, dtype=self.example_dtype.name)
         return Body(tf.keras.Model(inputs, part(copy(inputs)), name=f"{copy.name}_and_part"))
-
-    def refuse_lambda_layers(self, what: str) -> None:
-        """Raises ValueError if the model has layers with code; `what` names the copy."""
-        self._cloning.refuse_lambda_layers(what)
 
 
 def _scales(model):
