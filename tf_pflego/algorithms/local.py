@@ -15,17 +15,11 @@ Differences from the paper: none, since PGFed's authors only name it. Participan
 for every other method, and clients train as often.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.models.split_model import SplitModel
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalConfig(MiniBatches):
-    """Hyper-parameters of Local."""
 
 
 class PersonalState(NamedTuple):
@@ -34,7 +28,7 @@ class PersonalState(NamedTuple):
     weights: Weights  # theta_i
 
 
-def build_local(model: SplitModel, config: LocalConfig) -> Algorithm:
+def build_local(model: SplitModel, config: MiniBatches) -> Algorithm:
     """Returns Local for `model`."""
 
     def client_update(message, state, client, round_):

@@ -55,10 +55,11 @@ by the curvature, and there is no other solver. By default the server has Muon a
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from tf_pflego.algorithms.fedavg import SharedState
 from tf_pflego.core import nests, optimizers, seeds, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
 from tf_pflego.core.exchanges import Exchanges
@@ -103,13 +104,6 @@ class PflegoSharedHeadConfig(Exchanges, optimizers.ServerSettings):
     server_schedule: str = optimizers.server_schedule("last_fifth")
 
 
-class ServerState(NamedTuple):
-    """The state that the server keeps."""
-
-    weights: Weights  # theta and V
-    optimizer: Any  # the state of the server's optimiser
-
-
 class ClientState(NamedTuple):
     """The state that client i keeps."""
 
@@ -134,7 +128,7 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
         drawn = seeds.generator(model.seed, "shared_head").random((num_global_classes, width))
         drawn *= model.task.has_classes  # Else it starts from 0, as all heads do.
         weights = Weights(model.initial_weights().theta, tf.constant(drawn, tf.float32))
-        return ServerState(weights, optimizer.init(weights))
+        return SharedState(weights, optimizer.init(weights))
 
     def init_client(server, seed, classes):
         return ClientState(tf.zeros([model.num_classes, width]), tf.ones([]), classes)
@@ -169,7 +163,7 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
 
     def server_update(server, uploads, round_):
         gradient = nests.scale(round_.participation_scale, uploads.summed)
-        return ServerState(*optimizer.apply(gradient, server.optimizer, server.weights, round_))
+        return SharedState(*optimizer.apply(gradient, server.optimizer, server.weights, round_))
 
     def personal_model(server, client):
         shared = server.weights
