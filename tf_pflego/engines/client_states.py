@@ -9,7 +9,7 @@ from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Algorithm, num_bytes
 from tf_pflego.core.nests import Structure, positions
 from tf_pflego.data.clients import ClientData
-from tf_pflego.engines.tracing import Traced, leaves_read, traces_of
+from tf_pflego.engines.tracing import Traced, first_state, traces_of
 from tf_pflego.system import rows
 
 ClientIds = Sequence[int] | np.ndarray  # [c]
@@ -30,7 +30,7 @@ class WrittenStates:
     """
 
     def __init__(self, algorithm: Algorithm, server_state: Structure, num_clients: int):
-        self.spec, self.init_reads = _spec_and_reads(algorithm, server_state)
+        self.spec, self.init_reads = first_state(algorithm, server_state)
         self.leaf_names = list(positions(self.spec))
         self.num_clients = num_clients
         self.num_commits = 0
@@ -193,16 +193,6 @@ class ClientStates(WrittenStates):
         classes = self._clients.head_classes(ids, self._num_rows)
         states = self._init(server_state, client_seeds, classes)
         return [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
-
-
-def _spec_and_reads(algorithm, server_state):
-    """Returns the spec of a client's state, and which leaves of the server's it reads."""
-    seed, classes = (tf.TensorSpec([n], tf.int32) for n in (2, algorithm.model.num_classes))
-
-    def traced():
-        return leaves_read(algorithm.init_client, server_state, seed, classes)
-
-    return traces_of(algorithm, server_state).get("spec", traced)
 
 
 def _for_many(init_client, spec):

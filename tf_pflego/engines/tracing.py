@@ -68,10 +68,17 @@ def leaves_read(
     return specs_of(concrete.structured_outputs), reads
 
 
+def first_state(algorithm: Algorithm, server_state: Structure) -> tuple[Structure, list[bool]]:
+    """Returns the spec of a client's state, and which leaves of the server's a first one reads."""
+    seed, classes = (tf.TensorSpec([n], tf.int32) for n in (2, algorithm.model.num_classes))
+    return traces_of(algorithm, server_state).get(
+        "spec", lambda: leaves_read(algorithm.init_client, server_state, seed, classes)
+    )
+
+
 def served_leaves_read(algorithm: Algorithm, server_state: Structure) -> list[bool]:
     """Returns for each leaf of the server's state whether a served model depends on it."""
-    seed, classes = (tf.TensorSpec([n], tf.int32) for n in (2, algorithm.model.num_classes))
-    state, _ = leaves_read(algorithm.init_client, server_state, seed, classes)
+    state, _ = first_state(algorithm, server_state)
     of_models = [
         leaves_read(one.weights, server_state, state)[1] for one in algorithm.served.values()
     ]
