@@ -156,7 +156,8 @@ class HeadObjective:
         targets, weight = (tf.cast(t, tf.float64) for t in (self.targets, self.example_weight))
         gram = weight * tf.linalg.matmul(inputs, inputs, transpose_a=True)
         least = _LEAST_RIDGE * tf.linalg.trace(gram)
-        ridge = tf.fill([self._width], least) + self._penalty * _all_but_the_last(self._width)
+        all_but_bias = tf.one_hot(self._width - 1, self._width, 0.0, 1.0, dtype=tf.float64)
+        ridge = tf.fill([self._width], least) + self._penalty * all_but_bias
         right = weight * tf.linalg.matmul(inputs, targets, transpose_a=True, transpose_b=True)
         if self._toward is not None:
             pull = tf.cast(self._pull, tf.float64)
@@ -263,10 +264,6 @@ class HeadObjective:
             )
 
         return product
-
-
-def _all_but_the_last(count):
-    return tf.concat([tf.ones([count - 1], tf.float64), tf.zeros([1], tf.float64)], axis=0)
 
 
 def _norm(tensor):
