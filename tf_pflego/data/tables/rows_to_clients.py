@@ -100,7 +100,7 @@ def from_table(
     values.whole("min_rows", min_rows, 2)
     values.one_of("on_small_client", on_small_client, SMALL_CLIENTS)
     about = missing, feature_columns, category_columns, encoding, text_columns, text_words
-    asked = Asked.of([client_column], label_column, split, time_column, task, preprocessing, *about)
+    asked = Asked([client_column], label_column, split, time_column, task, preprocessing, *about)
     most, faults = values.whole("unpacked_mb", unpacked_mb, 0), Faults()
     how = asked.is_text, separator, decimal, asked.may_be_codes, most
     rows = asked.rows(reading.read(table, *how), faults)
@@ -141,7 +141,7 @@ def of_one_client(
 
     The arguments are as in `from_table`. Labels are names of classes, or else numbers.
     """
-    asked = Asked.of([], label_column, split, time_column, task, preprocessing, missing)
+    asked = Asked([], label_column, split, time_column, task, preprocessing, missing)
     faults = Faults()
     rows = asked.rows(reading.read(table, asked.is_text), faults)
     divided = asked.split(rows, 2, SMALL_CLIENTS[0], seed, faults)

@@ -1,6 +1,6 @@
 """The steps from rows of a table to examples of clients. Each returns a value.
 
-Asked.of  which columns are read, and how, checked
+Asked     which columns are read, and how, checked
 rows      those columns, of the rows that have the values that they need
 split     the owner of each row, and which rows are for the test
 coded     the examples, their labels, and the preprocessing that made them
@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,27 +55,14 @@ class Coded(NamedTuple):
     preprocessing: Preprocessing
 
 
-@dataclasses.dataclass(frozen=True)
 class Asked:
-    """The requested columns of a table and their treatment; see `from_table`."""
+    """The requested columns of a table and their treatment, in the arguments of `from_table`.
 
-    client: list[str]  # the column with the clients; none if all rows are of one client
-    labels: list[str]
-    features: list[str] | None  # None for all that can be some
-    categories: list[str]
-    texts: list[str]  # features with words that are counted, at most `text_words` of each
-    text_words: int
-    time: list[str]  # the column that orders rows, if one does
-    test: list[str]  # the column that says which rows are for the test, if one does
-    share: Any  # of a client's rows that are for the test, if no column says it
-    task: str
-    encoding: str
-    missing: str
-    preprocessing: Preprocessing | None  # an earlier one, which numbers the classes too
+    Arguments that do not fit together raise ValueError.
+    """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         client: Sequence[str],
         label: str | Sequence[str],
         test: float | str,
@@ -88,8 +75,7 @@ class Asked:
         encoding: str = ENCODINGS[0],
         texts: Sequence[str] = (),
         text_words: int = TEXT_WORDS,
-    ) -> "Asked":
-        """Returns the request in the arguments of `from_table`, or raises ValueError."""
+    ):
         labels_lib.check_task(task)
         if preprocessing is not None:
             remedy = "Take that of `ClientData`."
@@ -103,10 +89,8 @@ class Asked:
         time = None if values.is_word(time, "") else time
         kind, about = splitting.kind_of_test(test)
         labels, coded = _names("label_column", label), _names("category_columns", categories)
-        counted, text_words = (
-            _names("text_columns", texts),
-            values.whole("text_words", text_words, 1),
-        )
+        counted = _names("text_columns", texts)
+        text_words = values.whole("text_words", text_words, 1)
         if counted and encoding != ENCODINGS[0]:
             raise ValueError(
                 f"`encoding` must be {ENCODINGS[0]} for texts, since a count of words is no code; "
@@ -127,21 +111,16 @@ class Asked:
                 "`time_column` must be left out unless `split` is last, which alone reads it; got "
                 f"{values.shown(time)}. Choose `split='last:0.2'`, or leave out `time_column`."
             )
-        return cls(
-            list(map(_name, client)),
-            labels,
-            None if features is None else _names("feature_columns", features),
-            coded,
-            counted,
-            text_words,
-            [] if kind != "last" else _names("time_column", time),
-            [about] if kind == "column" else [],
-            about,
-            task,
-            encoding,
-            missing,
-            preprocessing,
-        )
+        self.client = list(map(_name, client))  # none if all rows are of one client
+        self.labels, self.task = labels, task
+        # None for all columns that can be features.
+        self.features = None if features is None else _names("feature_columns", features)
+        self.categories, self.encoding, self.missing = coded, encoding, missing
+        self.texts, self.text_words = counted, text_words  # the most words of each
+        self.time = [] if kind != "last" else _names("time_column", time)  # It orders the rows.
+        self.test = [about] if kind == "column" else []  # the column that says which rows are it
+        self.share = about  # of a client's rows that are for the test, if no column says it
+        self.preprocessing = preprocessing  # an earlier one, which numbers the classes too
 
     def is_text(self, name: str) -> bool:
         """Returns whether a column of a text file stays as it is written, as names do."""
