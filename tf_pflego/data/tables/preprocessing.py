@@ -126,14 +126,16 @@ class Preprocessing:
     def examples(self, table: pa.Table) -> np.ndarray:
         """Returns the features of a table's columns, [N, F] float32 or int32, in a file."""
         writer = file_arrays.Writer()
-        one_hot = self.encoding == "one_hot"
-        width = sum(len(one.categories or ".") if one_hot else 1 for one in self.columns)
-        count = 1 + _NUMBERS_IN_BLOCK // width
+        count = 1 + _NUMBERS_IN_BLOCK // sum(map(self._width, self.columns))
         for start in range(0, len(table), count):
             block = table.slice(start, count)
             parts = [self._features(column, block[column.name]) for column in self.columns]
             writer.append(np.concatenate(parts, axis=1))
         return writer.array()
+
+    def _width(self, column):
+        """Returns the number of features of a column."""
+        return len(column.categories or ".") if self.encoding == "one_hot" else 1
 
     def _features(self, column, array):
         """Returns [n, F of the column]."""
@@ -161,25 +163,21 @@ class Preprocessing:
         """Returns values [n] of each column that become these examples."""
         columns, first = [], 0
         for column in self.columns:
+            some = examples[:, first : first + self._width(column)]
+            first += some.shape[1]
             if column.categories is None:
-                number = examples[:, first].astype(np.float64) * column.deviation
+                number = some[:, 0].astype(np.float64) * column.deviation
                 columns.append((number + column.mean).astype(column.dtype))
-                first += 1
-                continue
-            if column.is_text:
-                counts = examples[:, first : first + len(column.categories)].astype(int)
-                found = [" ".join(np.repeat(column.categories, row)) for row in counts]
+            elif column.is_text:
+                found = [" ".join(np.repeat(column.categories, row)) for row in some.astype(int)]
                 columns.append(np.array(found, object))
-                first += len(column.categories)
-                continue
-            codes = examples[:, first]
-            if self.encoding == "one_hot":
-                ones = examples[:, first : first + len(column.categories)]
-                codes = (ones @ np.arange(1, ones.shape[1] + 1)).astype(int)
-            first += 1 if self.encoding == "codes" else len(column.categories)
-            last = column.categories[-1]  # What comes after it is none of the categories.
-            of_codes = [last + "?" if isinstance(last, str) else last + 1, *column.categories]
-            columns.append(np.array(of_codes, column.dtype)[codes])
+            else:
+                codes = some[:, 0]
+                if self.encoding == "one_hot":
+                    codes = (some @ np.arange(1, some.shape[1] + 1)).astype(int)
+                last = column.categories[-1]  # What comes after it is none of the categories.
+                of_codes = [last + "?" if isinstance(last, str) else last + 1, *column.categories]
+                columns.append(np.array(of_codes, column.dtype)[codes])
         return columns
 
 
