@@ -70,7 +70,7 @@ def where_it_goes_on(path: pathlib.Path) -> pathlib.Path:
     return path / _NEW if (path / _NEW).exists() else path
 
 
-class RunDirectory:
+class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     """Writes the files of one run. Close it after use, or use it in a `with` statement.
 
     With `overwrite` the planned run may replace an earlier run, and with `resume` it may continue
@@ -96,9 +96,6 @@ class RunDirectory:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> "RunDirectory":
-        return self
 
     def __exit__(self, *unused):
         self.close()

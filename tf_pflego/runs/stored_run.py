@@ -48,7 +48,7 @@ _ATTEMPTS = 5
 _DONE_WITH = f".{PERSONALIZING}.partial"  # blocks of a pass that has ended
 
 
-class StoredRun:
+class StoredRun(contextlib.AbstractContextManager["StoredRun"]):
     """A run in a directory. `load_run` makes it.
 
     The data and the newest checkpoint are read when they are first needed, and then kept, so
@@ -110,9 +110,6 @@ class StoredRun:
             state += "" if last is None else f" with {first.title} {first.written(last)}"
         about = self.configuration
         return f"StoredRun({self.path}: {about['algorithm']} on {about['dataset']}, {state})"
-
-    def __enter__(self) -> "StoredRun":
-        return self
 
     def __exit__(self, *unused):
         self.close()

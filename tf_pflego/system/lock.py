@@ -46,7 +46,7 @@ def waited_for(path: pathlib.Path, seconds: float = math.inf) -> "DirectoryLock"
             time.sleep(0.1)
 
 
-class DirectoryLock:
+class DirectoryLock(contextlib.AbstractContextManager["DirectoryLock"]):
     """A lock on a directory, which ends with the process in all cases.
 
     Release it after use, or use it in a `with` statement. The directory is made if it does not
@@ -112,9 +112,6 @@ class DirectoryLock:
             return os.path.samestat(self._path.lstat(), os.fstat(self._descriptor))
         except FileNotFoundError:
             return False
-
-    def __enter__(self) -> "DirectoryLock":
-        return self
 
     def __exit__(self, *unused):
         self.release()
