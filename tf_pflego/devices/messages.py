@@ -111,10 +111,8 @@ def leaves(arrays: Mapping[str, np.ndarray], name: str, specs: Sequence[Any]) ->
         array = arrays.get(f"{prefix}{place}")
         if array is None:
             raise MessageError(f"{prefix}{place} is missing")
-        shape, dtype = (
-            tuple(spec.shape),
-            np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype)),
-        )
+        shape = tuple(spec.shape)
+        dtype = np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype))
         fits = len(shape) == array.ndim and all(
             want in (None, got) for want, got in zip(shape, array.shape, strict=True)
         )

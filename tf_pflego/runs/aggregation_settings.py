@@ -83,8 +83,9 @@ def check(config: Any) -> None:
     kinds = {
         one.name: one.of(config)[0] for one in (compression.CHOICE, robust.CHOICE, attacks.CHOICE)
     }
+    is_skellam = config.is_private and config.dp_mechanism == accounting.SKELLAM
     takes_sums = {
-        "dp_epsilon": config.is_private and config.dp_mechanism != accounting.SKELLAM,
+        "dp_epsilon": config.is_private and not is_skellam,
         "secure_sum_bits": bool(config.secure_sum_bits),
         "robust_sum": kinds["robust_sum"] != NONE,
     }
@@ -100,11 +101,7 @@ def check(config: Any) -> None:
             "`dp_epsilon` must be given without `dp_noise_multiplier`, which says the same; got "
             f"{config.dp_epsilon} and {config.dp_noise_multiplier}. Leave one out."
         )
-    if (
-        config.is_private
-        and config.dp_mechanism == accounting.SKELLAM
-        and not config.secure_sum_bits
-    ):
+    if is_skellam and not config.secure_sum_bits:
         raise ValueError(
             f"`secure_sum_bits` must be given with dp_mechanism={accounting.SKELLAM}, whose noise "
             "clients add to the integers of secure sums; got 0. Set e.g. `secure_sum_bits=24`."

@@ -21,19 +21,12 @@ from tf_pflego.core import statistic_names
 from tf_pflego.core.settings import Role, names_with
 from tf_pflego.data.datasets.catalogue import NAMES
 from tf_pflego.data.tables import AUTO
-from tf_pflego.runs import (
-    build,
-    earlier_run,
-    loading,
-    methods,
-    partition_file,
-    reader,
-    settings_read,
-)
+from tf_pflego.runs import build, earlier_run, loading, methods, partition_file, reader
 from tf_pflego.runs.client_table import personalized_columns
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.plan import OWN_NETWORK, Plan, is_own, parts_of
 from tf_pflego.runs.resumption import RunDirectoryError, is_private
+from tf_pflego.runs.settings_read import changed, read_of
 from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.simulation.evaluation import Evaluation
@@ -81,9 +74,7 @@ class StoredRun(contextlib.AbstractContextManager["StoredRun"]):
                 "`output_dir` of the run."
             )
         with self._reading("config.json"):
-            self.configuration = settings_read.read_of(
-                reader.configuration(self.path / "config.json")
-            )
+            self.configuration = read_of(reader.configuration(self.path / "config.json"))
         self.versions = self.configuration.pop("versions", {})
         self.configuration.pop(reader.OWN_STATISTICS, None)
         self.summary = None
@@ -215,7 +206,7 @@ class StoredRun(contextlib.AbstractContextManager["StoredRun"]):
         if not self._has_own_model:
             settings["network"] = methods.network_of_stored(about, self._given_network, self.path)
         method = methods.method_of_stored(about, self._given_algorithm, self.path)
-        run_config = settings_read.changed(self.run_config, **settings)
+        run_config = changed(self.run_config, **settings)
         clients = self.clients if clients is None else clients
         return Plan.of(run_config, method, clients, self._given_model, **self.hyper_parameters)
 

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.simulation.client_models import forget_eager_initializers, keras_inputs
+from tf_pflego.system import texts
 
 if TYPE_CHECKING:
     from tf_pflego.serving.personal_model import PersonalModel
@@ -47,7 +48,7 @@ def _keras(client, path, quantize, learning):
     except Exception as error:  # What Keras raises about a user's classes can be of any kind.
         raise ValueError(
             "`body` must be made of layers that Keras finds when it loads a file; it is not "
-            f"({_first_words(error)}). Register each class of your own with "
+            f"({texts.reason(error, 300)}). Register each class of your own with "
             "`keras.saving.register_keras_serializable`, or choose `format='savedmodel'`."
         ) from error
     forget_eager_initializers()
@@ -83,7 +84,7 @@ def refusing(client, format, learning):
             raise
         raise ValueError(
             f"client {client.name or client.number} must have a model that {format} can hold and "
-            f"compute ({_first_words(error)}). {instead(format, learning)}"
+            f"compute ({texts.reason(error, 300)}). {instead(format, learning)}"
         ) from error
 
 
@@ -124,12 +125,8 @@ def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = Tru
         except Exception as error:  # A ConverterError, which has no public name.
             raise ValueError(
                 "`body` must be made of operations that TFLite has; its converter refuses it "
-                f"({_first_words(error)}). {instead('tflite', learning)}"
+                f"({texts.reason(error, 300)}). {instead('tflite', learning)}"
             ) from error
-
-
-def _first_words(error):
-    return " ".join(str(error).split())[:300]
 
 
 def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) -> None:

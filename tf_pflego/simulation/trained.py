@@ -53,14 +53,9 @@ class Trained:
         # What checkpoints are compared with: a `LastCohort`, whose members vary, has none in it.
         start = server_state if beside is None else self.algorithm.init_server(federation)
         sample = sample_of_clients(self.seed, data.num_clients, self.num_eval_clients)
+        place = self._engine_name if beside is None else beside.place
         engine = engine_choice.build(
-            self._engine_name if beside is None else beside.place,
-            self.algorithm,
-            data,
-            server_state,
-            federation,
-            self.seed,
-            self.max_restarts,
+            place, self.algorithm, data, server_state, federation, self.seed, self.max_restarts
         )
         try:
             prepare(engine)

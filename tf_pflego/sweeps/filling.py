@@ -175,19 +175,14 @@ class Store:
 
     def _row(self, run, config, summary):
         """Returns the row of a finished run in the table of runs, without its settings."""
-        versions = config["versions"]
         return (
             {key: config.get(key) for key in ("dataset", "personalization", "algorithm")}
             | {"seed": str(run.seed), "run": run.cell.name, "num_rounds": summary["round"]}
             | {key: config.get(key) for key in self._columns}
             | {key: summary.get(key) for key in map(first_of(summary).metric, _RESULTS)}
             | {key: value for key, value in summary.items() if _is_kept(key)}
-            | {
-                "paper": run.cell.paper,
-                "engine": config["engine"],
-                "commit": versions.get("commit"),
-            }
-            | {"tensorflow": versions.get("tensorflow")}
+            | {"paper": run.cell.paper, "engine": config["engine"]}
+            | {key: config["versions"].get(key) for key in ("commit", "tensorflow")}
         )
 
 
