@@ -49,11 +49,10 @@ def serve(
 
     Args:
       run_config: The run, with `engine="devices"`.
-      on_clients: As in `run`.
-      between_steps: As in `run`. It is also called while the server waits.
-      callbacks: As in `run`.
+      on_clients: Called with the columns of clients.csv.
+      between_steps: Called where nothing is half done, and while the server waits. It may raise.
+      callbacks: As in `run`, and so are the hyper-parameters.
       definition: The clients' definition; None for the result of `define`.
-      **hyper_parameters: The method's; the rest keep their defaults.
 
     Returns:
       The summary; see `run`.

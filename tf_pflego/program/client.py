@@ -86,7 +86,7 @@ def run(flag_values, interruption: Interruption) -> None:
             definition, clients, _ = _given(options, journal)
             with _resident(definition, clients, journal) as resident:
                 _refuse_large_epsilon(options.most_epsilon, resident, definition)
-                _show_lines(preview.tried(resident))
+                terminal.show("\n".join(preview.tried(resident)))
         return
     journal = Journal(options.state_dir)
     if journal.is_new and not options.definition:
@@ -103,7 +103,7 @@ def run(flag_values, interruption: Interruption) -> None:
             _refuse_large_epsilon(options.most_epsilon, resident, definition)
             if is_new:
                 lines = preview.promised(resident, definition)
-                _show_lines(lines)
+                terminal.show("\n".join(lines))
                 _refuse_disagreement(options.consent)
                 journal.begin(definition, resident.name, arrays, lines)
             terminal.show(f"{resident.name} answers at {journal.path / SOCKET}")
@@ -133,13 +133,12 @@ def _resident(definition, clients, journal):
     start_tensorflow()
     # As a simulation on this machine does it, so that the client gives the same numbers.
     engines.prepare_process(definition.participation.clients_per_round)
-    with temporary.own_directory():
-        resident = Resident(definition, clients, journal)
-        try:
-            refuse_strange_integers(resident.algorithm.model, clients)
-            yield resident
-        finally:
-            resident.close()
+    with (
+        temporary.own_directory(),
+        contextlib.closing(Resident(definition, clients, journal)) as resident,
+    ):
+        refuse_strange_integers(resident.algorithm.model, clients)
+        yield resident
 
 
 def _given(options, journal):
@@ -192,11 +191,6 @@ def _refuse_disagreement(consent):
     terminal.show("Do you agree? [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise ValueError("`consent` must be given to begin with; it was not, and nothing is sent.")
-
-
-def _show_lines(lines):
-    for line in lines:
-        terminal.show(line)
 
 
 def _show_answer(line, down, up):

@@ -119,5 +119,4 @@ def _show(rows):
         others = zip([""] * len(names), *table[1:], strict=True)
         pairs = zip(names, texts.aligned([*others], sides), strict=True)
         lines = [f"{name}\n{about}" for name, about in pairs]
-    for line in lines:
-        terminal.show(line)
+    terminal.show("\n".join(lines))

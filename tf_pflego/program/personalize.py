@@ -194,8 +194,7 @@ def _fit_all(options, interruption):
                 done = simulation.personalize(**limits)
                 of_bundle = simulation, "all", place, limits["served_model"]
                 export_bundle(*of_bundle, overwrite=options.overwrite)
-    for line in summary_of(done):
-        terminal.show(line)
+    terminal.show("\n".join(summary_of(done)))
     terminal.show(f"written to {place}{also}")
 
 

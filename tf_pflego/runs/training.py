@@ -164,14 +164,9 @@ class _Run:
     metrics: Metrics | None
     directory: RunDirectory | None
 
-    @property
-    def settings(self):
-        """The settings of the plan."""
-        return self.plan.settings
-
     def to_its_end(self, on_clients):
         """Runs all steps, and returns the summary."""
-        settings, directory = self.settings, self.directory
+        settings, directory = self.plan.settings, self.directory
         if self.plan.clients is None:
             log.debug(f"loading {settings.dataset} and dealing it out to clients")
         begun = directory.work if directory is not None and directory.goes_on else None
@@ -228,11 +223,11 @@ class _Run:
     @property
     def _checkpointed(self):
         """The directory if the run writes checkpoints there."""
-        return self.directory if self.settings.checkpoint_every else None
+        return self.directory if self.plan.settings.checkpoint_every else None
 
     def _train(self):
         """Runs the rounds, and the callbacks between them. It ends with a checkpoint."""
-        settings, directory, checkpointed = self.settings, self.directory, self._checkpointed
+        settings, directory, checkpointed = self.plan.settings, self.directory, self._checkpointed
         with contextlib.ExitStack() as closing:
             progress = closing.enter_context(contextlib.closing(Progress(settings.num_rounds)))
             callbacks: list[Callback] = [progress]
@@ -269,9 +264,10 @@ class _Run:
 
         if any([one.on_run_begin(self.simulation, self.records) for one in callbacks]):
             return
-        left = self.settings.num_rounds - self.simulation.round_number
+        settings = self.plan.settings
+        left = settings.num_rounds - self.simulation.round_number
         if left > 0:
-            every = self.settings.eval_every, self.settings.train_loss_every
+            every = settings.eval_every, settings.train_loss_every
             with contextlib.suppress(_Ends):
                 self.simulation.run(left, *every, listen, self.metrics)
 
@@ -296,12 +292,13 @@ class _Run:
 
     def _train_new_clients(self, clients):
         """Returns the evaluations of the new clients, and their part of the summary."""
-        if not self.settings.num_new_clients:
+        settings = self.plan.settings
+        if not settings.num_new_clients:
             return [], {}
         new = clients.part(self.simulation.data.num_clients, clients.num_clients)
-        rate = self.settings.new_client_learning_rate
+        rate = settings.new_client_learning_rate
         evaluations = NewClients(self.simulation, new, learning_rate=rate).trained(
-            self.settings.new_client_epochs, engine=self.simulation.place_beside(new.num_clients)
+            settings.new_client_epochs, engine=self.simulation.place_beside(new.num_clients)
         )
         return evaluations, {
             f"new_clients/{name}/{when}": value

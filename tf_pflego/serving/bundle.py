@@ -127,12 +127,9 @@ def export_bundle(
     Args:
       simulation: The `Simulation`.
       clients: The clients of the heads, as in `export_clients`.
-      output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
-      served_model: The name of a served model, None for the first.
+      output_dir: As there, and so are `served_model` and `overwrite`.
       heads: The numbers in heads: float32 or float16.
       learning: Whether the SavedModel has `personalize`, which continues the training of a head.
-      overwrite: Whether the files may replace an earlier export. The whole directory is replaced
-        when the new one is complete, and stays as it is if the new one fails.
 
     Returns:
       The content of clients.json.

@@ -116,10 +116,8 @@ class PersonalModels:
         """Returns the predictions for rows of a table, as `Simulation.predict`.
 
         Args:
-          table: As in `Simulation.predict`.
-          missing: As there.
-          separator: As in `from_table`.
-          decimal: As in `from_table`.
+          table: As in `Simulation.predict`, and so is `missing`.
+          separator: As in `from_table`, and so is `decimal`.
 
         Returns:
           Columns [n] as there, except `test_error`, which a bundle does not contain.
