@@ -121,7 +121,10 @@ class EarlyStopping(Callback):
         Raises:
           ValueError: The metric is on validation examples, which the run does not have.
         """
-        self._forget(simulation.algorithm.model.task.statistics[0].name)
+        if self.metric is None:
+            self._forget(simulation.algorithm.model.task.statistics[0].name)
+        else:
+            self._forget()
         watched = statistic_names.Metric.read(self._watched)
         on_validation = watched is not None and watched.split == "validation"
         if on_validation and simulation.data.validation is None:
