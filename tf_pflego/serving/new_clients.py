@@ -29,11 +29,11 @@ from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.fitting import refuse_other_labels, refuse_strange_integers
 from tf_pflego.simulation.frozen_features import as_features
 from tf_pflego.simulation.not_finite import NotFiniteError
+from tf_pflego.simulation.personalizing import AUTO, rate_of
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import rows, texts, values
 
 ALL = "all"
-AUTO = "auto"
 
 
 class ShotResult(NamedTuple):
@@ -90,10 +90,8 @@ class NewClients:
         clients = as_features(algorithm.model, clients)
         rule = self._served.personalize
         self.learns = "network" if rule is None else "head"
-        self._rate = 0.0
-        if not values.is_word(learning_rate, AUTO):
-            self._rate = values.number("learning_rate", learning_rate, above=0, words=(AUTO,))
-        elif rule is None:
+        self._rate = rate_of(learning_rate)
+        if not self._rate and rule is None:
             self._refuse_auto(algorithm.name)
         self._clients, self._server_state = clients, simulation.server_state
         self._seed, self._max_restarts = simulation.seed, simulation.max_restarts

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data.labels import NO_LABEL
 from tf_pflego.data.tables import AUTO, raw_columns
+from tf_pflego.simulation.personalizing import rate_of
 from tf_pflego.simulation.predicting import columns_of
 from tf_pflego.system import durable, limited_files, rows, texts, values
 
@@ -176,9 +177,7 @@ class PersonalModels:
                 "Export it with `learning=True`, of a method that trains a head over a fixed body."
             )
         steps = values.whole("steps", steps, 0)
-        rate = 0.0
-        if not values.is_word(learning_rate, AUTO):
-            rate = values.number("learning_rate", learning_rate, above=0, words=(AUTO,))
+        rate = rate_of(learning_rate)
         client = str(client)
         (place,), _ = self.rows_of([client])
         head, (classes,) = self._heads_of([client], [place])[0], self._classes_at([place])

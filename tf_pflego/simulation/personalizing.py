@@ -37,6 +37,13 @@ _CLIENTS_AT_ONCE = 4096
 _EXAMPLES_AT_ONCE, _BYTES_AT_ONCE = 8192, 2**26  # of a group, and of what its body computes
 
 
+def rate_of(learning_rate: float | str) -> float:
+    """Returns the learning rate of steps, 0 for "auto"."""
+    if values.is_word(learning_rate, AUTO):
+        return 0.0
+    return values.number("learning_rate", learning_rate, above=0, words=(AUTO,))
+
+
 class Personalized(NamedTuple):
     """The results of a pass over all I clients."""
 
@@ -103,9 +110,7 @@ def personalize(
         self,
         served_name(self.algorithm, served_model),
         values.whole("steps", steps, 0),
-        0.0
-        if values.is_word(learning_rate, AUTO)
-        else values.number("learning_rate", learning_rate, above=0, words=(AUTO,)),
+        rate_of(learning_rate),
         values.number("tolerance", tolerance, at_least=0),
         values.number("toward_mean", toward_mean, at_least=0),
     )
