@@ -68,17 +68,8 @@ def run(flag_values, interruption: Interruption) -> None:
             shown.append(entry)
             interruption.check()
 
-        export_lib.export_clients(
-            simulation,
-            options.clients,
-            options.output_dir,
-            options.format,
-            name,
-            options.quantize,
-            options.learning,
-            show,
-            options.overwrite,
-        )
+        how = options.format, name, options.quantize, options.learning, show, options.overwrite
+        export_lib.export_clients(simulation, options.clients, options.output_dir, *how)
     terminal.show(f"written to {options.output_dir}")
 
 

@@ -242,15 +242,8 @@ def _make(options, experiment, cells, place, source, interruption):
         settings = [experiments.plan_of(cell.settings).settings for cell in cells]
         engines.prepare_process(min(one.most_per_round() for one in settings))
     with temporary.own_directory():
-        outcome = runner.make(
-            experiment,
-            place,
-            jobs=options.jobs,
-            ray_address=options.ray_address,
-            cells=cells,
-            source=source,
-            between_steps=interruption.check,
-        )
+        how = options.jobs, options.ray_address, cells, source, interruption.check
+        outcome = runner.make(experiment, place, *how)
     if not outcome.rows:
         return outcome.failures
     _show_tables(outcome, experiment)

@@ -116,15 +116,8 @@ def simulation_of(plan: Plan, directory: pathlib.Path | None = None) -> Simulati
     algorithm = algorithm_of(plan, facts, participation, model)
     if plan.elsewhere is not None and settings.is_private:
         device_settings.refuse_exchanges(algorithm)
-    return Simulation(
-        algorithm,
-        clients,
-        participation,
-        place,
-        settings.seed,
-        settings.max_restarts,
-        settings.num_eval_clients,
-    )
+    how = settings.seed, settings.max_restarts, settings.num_eval_clients
+    return Simulation(algorithm, clients, participation, place, *how)
 
 
 def algorithm_of(

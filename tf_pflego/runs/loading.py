@@ -77,15 +77,8 @@ def _round_robin(settings, dataset, num_clients):
 
 
 def _dirichlet(settings, dataset, num_clients):
-    return data.dirichlet(
-        dataset.train.labels,
-        num_clients,
-        dataset.num_classes,
-        settings.seed,
-        settings.dirichlet_alpha,
-        settings.min_examples,
-        groups=dataset.train.groups,
-    )
+    train, how = dataset.train, (settings.seed, settings.dirichlet_alpha, settings.min_examples)
+    return data.dirichlet(train.labels, num_clients, dataset.num_classes, *how, groups=train.groups)
 
 
 def _groups(settings, dataset, num_clients):
