@@ -143,7 +143,8 @@ from tf_pflego import main, sweeps
 from tf_pflego.devices.definition import Definition
 from tf_pflego.core import settings
 from tf_pflego.runs import reader
-from tf_pflego.runs.plan import Plan
+from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.plan import Plan, parts_of
 
 few = ["--dataset=digits", "--num_clients=4", "--classes_per_client=4", "--clients_per_round=2"]
 few += ["--compression=signs"]
@@ -160,7 +161,8 @@ for command in (
 ):
     assert main.main(["tf_pflego", *command]) == 0, command
 rows = sweeps.load_sweep("swept").rows
-plans = [Plan.read(json.loads(row["plan"])) for row in rows]
+parts = [parts_of(json.loads(row["plan"])) for row in rows]
+plans = [Plan.of(RunConfig(**of_run), **of_method) for of_run, of_method in parts]
 print(json.dumps({
     "bytes up": [one["bytes_up"] for one in reader.records(pathlib.Path("run/metrics.jsonl"))],
     "is on the page": ">signs<" in pathlib.Path("page.html").read_text(),

@@ -298,15 +298,14 @@ class Definition:
 
         `missing` is "drop" to exclude rows with missing values.
         """
-        if self.preprocessing is None or self.table is None:
+        columns = self._preprocessing()
+        if columns is None or self.table is None:
             raise ValueError(
                 "`table` must be left out, since the definition is of no table; got "
                 f"{values.shown(table)}. Give `data`."
             )
         from tf_pflego.data.tables import rows_to_clients  # It takes pyarrow.
 
-        columns = self._preprocessing()
-        assert columns is not None
         return rows_to_clients.of_one_client(
             table,
             [name.strip() for name in self.table["label_column"].split(",")],

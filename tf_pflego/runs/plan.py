@@ -116,24 +116,6 @@ class Plan:
             )
         return plan
 
-    @classmethod
-    def read(
-        cls,
-        configuration: Mapping[str, Any],
-        /,
-        algorithm: Named | None = None,
-        clients: ClientData | None = None,
-        model: SplitModel | None = None,
-        **changes: Any,
-    ) -> "Plan":
-        """Returns the plan of a run from its config.json or its row of a sweep.
-
-        `changes` are settings that these lack, such as the places of this machine.
-        The user's own clients, model or method have to be given again.
-        """
-        of_run, of_method = parts_of(configuration)
-        return cls.of(RunConfig(**of_run | changes), algorithm, clients, model, **of_method)
-
     def __post_init__(self):
         settings, clients, model = self.settings, self.clients, self.model
         if clients is not None:

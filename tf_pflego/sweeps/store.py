@@ -37,8 +37,8 @@ UNREADABLE = OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error
 
 Key = tuple[str, str | None, str]  # the cell, trial (None for runs that are reported) and seed
 
-# The column with the configuration of a run, as `Plan.read` takes it, and the one in its place in
-# files of versions before it, with the settings that `flags` do not say, as flags.
+# The column with the configuration of a run, as `plan.parts_of` takes it, and the one in its place
+# in files of versions before it, with the settings that `flags` do not say, as flags.
 PLAN, _DEFAULTS = "plan", "defaults"
 # The columns that a file must have.
 _NEEDED = {
