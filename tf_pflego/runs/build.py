@@ -106,7 +106,7 @@ def simulation_of(plan: Plan, directory: pathlib.Path | None = None) -> Simulati
         clients = clients.part(0, clients.num_clients - settings.num_new_clients)
     participation = settings.participation_of(clients.num_clients)
     if plan.elsewhere is None:
-        place: engine_choice.Choice = plan.but(compile=plan.compile).settings.place()
+        place = engine_choice.place_of(plan.but(compile=plan.compile).settings)
         facts = facts_of(plan, clients, num_global_classes, directory)
         if model is None and networks.is_file(settings.network):
             model = network_model(settings, facts)

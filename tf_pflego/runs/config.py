@@ -354,7 +354,7 @@ class RunConfig(
         aggregation_settings.check(self)
         device_settings.check(self)
         output_settings.check(self)
-        self.place()
+        engine_choice.place_of(self)
         if self.participation == "range":
             bounds = self.clients_per_round_range.split(",")
             if len(bounds) != 2 or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", b) for b in bounds):
@@ -366,10 +366,6 @@ class RunConfig(
     def chosen(self, name: str) -> Any:
         """Returns the value of a setting, or the dataset's default if it is "auto" or 0."""
         return chosen(vars(self), name)
-
-    def place(self) -> engine_choice.Choice:
-        """Returns the engine: its name, or the options of a Ray cluster."""
-        return engine_choice.place_of(self)
 
     def participation_of(self, num_clients: int) -> Participation:
         """Returns the sampling of participants from `num_clients` clients."""
