@@ -56,7 +56,7 @@ def page_of(all_runs: Sequence[ReportedRun], reference: ReportedRun) -> dict[str
     return {
         "runs": runs,
         "title": _title(runs),
-        "numbers_of_clients": _numbers_of_clients(runs),
+        "numbers_of_clients": list(dict.fromkeys(filter(None, map(_num_clients, runs.all)))),
         "outcome": outcome(runs),
         "sections": {key: section for key, section in sections.items() if section[1]},
         "data": {key: one for key, one in data.items() if one},
@@ -68,10 +68,6 @@ def _title(runs):
     few = len(methods) <= _MOST_METHODS_IN_TITLE
     what = metrics.listed(methods) if few else f"{len(methods)} methods"
     return f"{what} on {runs.configured('dataset')}"
-
-
-def _numbers_of_clients(runs):
-    return list(dict.fromkeys(filter(None, map(_num_clients, runs.all))))
 
 
 def _num_clients(run):

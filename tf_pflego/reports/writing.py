@@ -73,9 +73,14 @@ def write(
                 f"{', '.join(map(str, paths))}."
             )
         base = runs[places.index(place)]
-    if format == "html":
-        return _write_page(runs, base, output)
-    return _write_figures(runs, base, output, format)
+    if format != "html":
+        return _write_figures(runs, base, output, format)
+    # matplotlib and Jinja2 take a part of a second, which an error need not wait for.
+    from tf_pflego.reports import view
+
+    content = view.page_of(runs, base) | {"mark": mark_of(run.path for run in runs)}
+    write_page(_HERE / "page.html.jinja", content, output)
+    return [output]
 
 
 def mark_of(dirs: Iterable[pathlib.Path]) -> str:
@@ -117,15 +122,6 @@ def check_output(output: pathlib.Path, dirs: Iterable[pathlib.Path], format: str
         )
     if format == "html":
         _refuse_others(output, mark_of(dirs))
-
-
-def _write_page(runs, reference, output):
-    # matplotlib and Jinja2 take a part of a second, which an error need not wait for.
-    from tf_pflego.reports import view
-
-    content = view.page_of(runs, reference) | {"mark": mark_of(run.path for run in runs)}
-    write_page(_HERE / "page.html.jinja", content, output)
-    return [output]
 
 
 def write_page(template: pathlib.Path, content: Mapping[str, Any], output: pathlib.Path) -> None:
