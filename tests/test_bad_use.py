@@ -38,7 +38,7 @@ USES = [
     (lambda s: s.run_round("no"), "`evaluate` must be True or False; got 'no'. Correct"),
     (lambda s: s.save(3), "`directory` must be a path, text or os.PathLike; got 3. Correct"),
     (lambda s: s.save(""), "`directory` must be a path; got ''. Write the current directory as"),
-    (lambda s: s.restore("/nowhere"), "`directory` must hold a checkpoint; /nowhere has none"),
+    (lambda s: s.restore("/nowhere"), "`directory` must have a checkpoint; /nowhere has none"),
     (lambda s: s.client_states([3]), r"`client_ids` must be in \[0, 3\), the clients; got 3"),
     (lambda s: s.client_states([0.5]), TypeError, "`client_ids` must be integers; got float64"),
     (lambda s: s.client_states(1), "`client_ids` must be of rank 1; got shape ()"),

@@ -93,7 +93,7 @@ def _row_of_kills(cluster, flags, kinds, scratch, rng):
             for (what, when), at in zip(kinds, rounds, strict=True)
         ]
         said = _ended(cluster, flags, killed, kills)
-    losses = said.count("goes on from its last checkpoint")
+    losses = said.count("continues from its last checkpoint")
     # Two kills that are close to each other may be found as one loss.
     is_said = losses > 0 or all(kill["what"] == "program" for kill in kills)
     same = end(killed) == end(whole)

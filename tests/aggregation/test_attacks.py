@@ -133,5 +133,5 @@ def test_who_does_not_attack_does_what_it_did(attack, tiny_model, tiny_clients):
 
 @of_tasks("regression")
 def test_only_classes_are_flipped(tiny_model, tiny_clients):
-    with pytest.raises(ValueError, match="`attack` must be sign_flip or noise where there are no"):
+    with pytest.raises(ValueError, match="`attack` must be sign_flip or noise without classes"):
         with_attackers(build("pflego", tiny_model), "label_flip", 0.2)

@@ -163,7 +163,7 @@ def test_a_method_whose_server_sees_single_uploads_is_refused_and_no_other(metho
     """`local`, which uploads nothing, is refused too."""
     said = "got local, which uploads nothing"
     if method != "local":
-        said = rf"the server of {method} must see of each client alone: [\w/]+ of shape"
+        said = rf"the server of {method} must see the uploads of single clients: [\w/]+ of shape"
     for wrap in ATTACKED.values() if method == "pgfed" else [WRAPPERS["median"]]:
         try:
             wrap(build(method, model()), Participation(tiny_clients.num_clients, 2))
@@ -183,7 +183,7 @@ def test_nothing_goes_around_privacy_and_secure_sums(inner, tiny_clients):
     participation = Participation(tiny_clients.num_clients, 2)
     outermost = WRAPPERS[inner](toy(), participation)
     for wrap in ATTACKED.values():
-        with pytest.raises(ValueError, match="must not be private nor have secure sums before it"):
+        with pytest.raises(ValueError, match="must be neither private nor with secure sums before"):
             wrap(outermost, participation)
 
 

@@ -263,7 +263,7 @@ def test_a_checkpoint_is_of_one_mechanism_and_delta_and_starts_no_other_run(
         other.restore(tmp_path)
     plain = probe(tiny_model, np.ones([3, 5]), 5)
     with Simulation(plain, tiny_clients, turns, "in_process") as another:
-        with pytest.raises(ValueError, match="has a private one"):
+        with pytest.raises(ValueError, match="has a private run"):
             another.start_from(tmp_path)
 
 

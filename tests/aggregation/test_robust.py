@@ -124,5 +124,5 @@ def test_the_bytes_of_compressed_uploads_are_those_that_are_sent(name, tiny_mode
 
 def test_a_robust_sum_inside_of_another_is_refused(tiny_model):
     median = with_robust_aggregation(probe(tiny_model, np.ones([3, 4]), 4), "median")
-    with pytest.raises(ValueError, match="must see of each client alone"):
+    with pytest.raises(ValueError, match="must see the uploads of single clients"):
         with_robust_aggregation(median, "norm_bound", clip_norm=1)

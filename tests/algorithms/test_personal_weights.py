@@ -178,7 +178,7 @@ def test_what_does_not_go_with_it_is_refused(trained, tmp_path):
     ("names", "message"),
     [
         ("bias, lora_*", r"'lora_\*' matches none of bias, dense, kernel"),
-        ("*", r"`personal` must leave a weight of the body"),
+        ("*", r"`personal` must leave a shared weight in the body"),
     ],
 )
 def test_names_are_checked(names, message):

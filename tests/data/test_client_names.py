@@ -63,7 +63,7 @@ def named(names):
     [
         ({"test": {"3": TEST["3"]}}, ValueError, "`test` lacks 'hospital_7'. Give the client"),
         ({"test": list(TEST.values())}, TypeError, "both be dictionaries, if one is; got list"),
-        ({"client_names": NAMES}, ValueError, "left out where `train` and `test` are dictionaries"),
+        ({"client_names": NAMES}, ValueError, "not be given with dictionaries as `train`"),
         ({"train": {**TRAIN, "3": (TRAIN["3"][0], TRAIN["3"][1] / 2)}}, TypeError, "client 3's "
          "train labels must be integers"),
         ({"train": {**TRAIN, "hospital_7": (np.full((6, 2), np.nan), TRAIN["3"][1])}}, ValueError,

@@ -134,9 +134,9 @@ REFUSED = [
     ({"classes": ([0, 1], [4, 4, 5])}, "must be ascending and different; got 4 after 4. Sort them"),
     ({"classes": ([-1, 1], [4, 5, 6])},
      r"client 0's classes must be in \[0, num_classes=2147483648\); got -1. Correct"),
-    ({"class_mask": True}, "must be left out in the local label space, .*; got True. Set"),
+    ({"class_mask": True}, "must not be given in the local label space, .*; got True. Set"),
     ({"num_classes": [3, 3], "label_space": "global", "classes": ([0, 1], [0, 1])},
-     r"client 1's train examples must be of the classes that it holds, \[0 1\]; got class 2 "
+     r"client 1's train examples must be of its classes, \[0 1\]; got class 2 "
      "for its example 1. Add the class"),
     ({"num_classes": [3, 3], "label_space": "global", "classes": ([0, 1], [0, 1, 3])},
      r"client 1's classes must be in \[0, num_classes=3\); got 3. Correct"),
@@ -154,14 +154,14 @@ def test_client_data_refuses(row):
 
 BAD_PARTITIONS = [
     ({"train_indices": ([0, 2],)}, "must have the train indices of 2 clients, .*; got 1. Give eve"),
-    ({"train_indices": ([0, 2], [1, 2])}, "every example must be dealt once; got index 2 in client "
-     "0's train indices and in client 1's train indices. Take it out of one"),
+    ({"train_indices": ([0, 2], [1, 2])}, "every example must have one client; got index 2 in "
+     "client 0's train indices and in client 1's train indices. Take it out of one"),
     ({"train_indices": ([0, 8], [1, 3])}, r"client 0's train indices must be in \[0, 8\), the "
      "number of the dataset's examples; got 8. Make the partition from the labels of this dataset"),
     ({"train_indices": ([0, 2], [1.0, 3.0])}, TypeError, "indices must be integers; got float64"),
-    ({"train_indices": ([0, 1], [3])}, r"client 0's train examples must be of the classes that it "
-     r"holds, \[0 2\]; got class 1 for its example 1. Add the class to the client's classes or"),
-    ({"classes": ([0, 2], [])}, "every client must hold a class; client 1 holds none"),
+    ({"train_indices": ([0, 1], [3])}, r"client 0's train examples must be of its classes, \[0 2\]"
+     r"; got class 1 for its example 1. Add the class to the client's classes or"),
+    ({"classes": ([0, 2], [])}, "every client must have a class; client 1 has none"),
 ]  # fmt: skip
 
 

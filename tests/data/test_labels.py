@@ -103,7 +103,7 @@ BAD = [
      r"client 1's train labels must be like client 0's, of shape \(1,\) .*; got \(2,\)"),
     (lambda: pfl.from_arrays([([[1.0]], [0.5])], [([[1.0]], [0.5])], task="regression",
                              label_space="global", class_mask=True),
-     "`class_mask` must be left out where clients have no classes of their own"),
+     "`class_mask` must not be given where clients have no classes"),
 ]  # fmt: skip
 
 

@@ -86,7 +86,7 @@ def test_a_file_that_says_something_else_is_refused(definition, tmp_path, name, 
 
 @pytest.mark.parametrize(("name", "value"), [("attack", "noise"), ("num_new_clients", 1)])
 def test_what_is_of_a_simulation_alone_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be another for clients on machines"):
+    with pytest.raises(ValueError, match=f"`{name}` must be another for clients on other machines"):
         Definition.of(planned(config_of(**{name: value})))
 
 

@@ -90,7 +90,7 @@ def test_a_client_that_is_killed_goes_on_from_its_directory(files, tmp_path, cap
     assert (home / "definition.json").exists()
     early = in_this_process(["client", f"--state_dir={home}"], capsys)
     assert early.returncode == 2
-    assert f"none has in {home}: if one was started there, it ended before" in early.stderr
+    assert f"{home} has none, or one that ended before" in early.stderr
 
     running = Begun(KILLED, *flags)
     with listening(running, home) as link, pytest.raises(frames.LinkError):
@@ -142,13 +142,13 @@ def test_a_client_that_is_killed_goes_on_from_its_directory(files, tmp_path, cap
     ("flags", "message"),
     [
         (["--data={}/north.npz"], "--state_dir must be given"),
-        (["--definition=", "--name=", "--state_dir={}/typo"], "none has in"),
+        (["--definition=", "--name=", "--state_dir={}/typo"], "typo has none"),
         (["--state_dir={}/new"], "--data must be given; got nothing"),
         (["--data={}/north.npz", "--name=nort", "--check"], "Did you mean north?"),
         (["--data={}/none.npz", "--check"], "--data must name .npz files"),
         (["--definition={}/north.npz", "--data={}/north.npz", "--check"], "--definition must be a"),
-        (["--data={}/north.npz", "--state_dir={}/new"], "--consent must be log where nobody"),
-        (["--data={}/north.npz", "--state_dir={}/open"], "--state_dir must be yours alone"),
+        (["--data={}/north.npz", "--state_dir={}/new"], "--consent must be log without a terminal"),
+        (["--data={}/north.npz", "--state_dir={}/open"], "--state_dir must be open to you only"),
     ],
 )
 def test_flags_that_are_refused(files, capsys, flags, message):

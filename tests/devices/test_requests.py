@@ -41,7 +41,7 @@ def without(name):
 
 
 FACTS = [
-    ({"definition": "0" * 64}, "the definition must be .*, which north was told to expect"),
+    ({"definition": "0" * 64}, "the definition must be .*, which north expects"),
     ({"ask": "predict"}, "`ask` must be one of introduce, exchange, evaluate"),
     ({"position": 1}, "`position` must be whole, from 0 on; got 1"),
     ({"state": 7, "new": 8}, "north has no state 7"),

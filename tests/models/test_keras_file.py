@@ -115,11 +115,11 @@ CALLS = {"class_name": "TFOpLambda", "config": {"function": "io.read_file"}}
     ("change", "message"),
     [
         (with_pickle, "must have the members config.json, metadata.json, model.weights.h5, and no"),
-        (lambda parts, _: parts | {"assets/words.txt": b"a"}, "and no others"),
+        (lambda parts, _: parts | {"assets/words.txt": b"a"}, "and not others"),
         (with_layer(class_name="Lambda"), "it names Lambda, which can run code"),
         (with_layer(class_name="run", module="subprocess"), "subprocess.run, which is neither"),
         (with_layer(class_name="load_model", module="keras.saving"), "which is neither Keras' nor"),
-        (with_layer(**READS), "must hold their vocabulary; no file is read"),
+        (with_layer(**READS), "must contain their vocabulary; no file is read"),
         (with_layer(**CALLS), "operation io.read_file is not one of those between layers"),
         (with_units, "its configuration has more weights than the file"),
         (with_weights(external), "must be numbers in the file itself"),

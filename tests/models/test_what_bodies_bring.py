@@ -27,7 +27,7 @@ def of_four(*parts):
     "body, said",
     [
         (layers.Dense(3, kernel_regularizer="l2"), "dense.* has kernel_regularizer"),
-        (tf.keras.Sequential([layers.Dense(3), AddsLoss()]), "no losses of its own. Methods"),
+        (tf.keras.Sequential([layers.Dense(3), AddsLoss()]), "must add no losses. Methods"),
         (of_four(layers.Dense(3, kernel_regularizer="l2")), "has kernel_regularizer"),
         (layers.Dense(3, kernel_constraint="non_neg"), "kernel.* has one .*NonNeg"),
     ],
@@ -105,7 +105,7 @@ def test_pixels_are_scaled_once(caplog):
 def test_channels_come_last(caplog):
     images = np.zeros((4, 3, 8, 8), np.float32)
     simulation_of(images).close()
-    assert "channels come first" in caplog.text
+    assert "look like images with the channels first" in caplog.text
     caplog.clear()
     simulation_of(np.moveaxis(images, 1, -1)).close()
     assert caplog.text == ""

@@ -110,7 +110,7 @@ ROWS = [
     (["--output_dir={tmp}/" + 300 * "x"], "a directory that can be written", "Choose another"),
     (["--output_dir={tmp}/held"], "another run; {tmp}/held has config.json", "--overwrite"),
     (["--output_dir={tmp}/held", "--resume"], "config.json is damaged, and there is no checkpoint",
-     "Start anew with --overwrite"),
+     "Start again with --overwrite"),
     (["--resume"], "must be given with --output_dir; got no output_dir", "Correct --resume"),
     (["--resume", "--overwrite", "--output_dir={tmp}/x"], "without --overwrite; got", "Correct"),
     (["--dataset=mnist", "--data_dir={tmp}/no"], "mnist is not in {tmp}/no", "with --download"),
@@ -135,18 +135,18 @@ ROWS = [
     # A table.
     (["--table={tmp}/pupils.csv"], "--client_column must name a column of the table", "Give it"),
     (["--client_column=school"], "--label_column must name a column of the table", "Give it"),
-    ([*OF_TABLE, "--dataset=mnist"], "must be left out with --table; got mnist", "Leave out one"),
-    ([*OF_TABLE, "--partition=groups"], "--partition must be left out with --client_colum", "Leav"),
+    ([*OF_TABLE, "--dataset=mnist"], "must not be given with --table; got mnist", "Give one"),
+    ([*OF_TABLE, "--partition=groups"], "--partition must not be given with --client_co", "Leave"),
     # What nothing reads; on the command line a default that is given is refused too.
     *(
-        ([f"--algorithm={method}", unlike(field)], f"--{field.name} must be left out unless {said}",
-         "since nothing reads it; got ")
+        ([f"--algorithm={method}", unlike(field)],
+         f"--{field.name} must not be given unless {said}", "since nothing reads it; got ")
         for field, method in SETTINGS.values()
         for said in unread(field)
     ),
-    (["--personalization=high", "--classes_per_client=3"], "--personalization must be left out "
+    (["--personalization=high", "--classes_per_client=3"], "--personalization must not be given "
      "unless --classes_per_client is 0", "got high. Leave it out, or correct --classes_per"),
-    (["--dp_mechanism=gaussian"], "--dp_mechanism must be left out unless --dp_epsilon is above 0 "
+    (["--dp_mechanism=gaussian"], "--dp_mechanism must not be given unless --dp_epsilon is above 0 "
      "or --dp_noise_multiplier is above 0", "got gaussian. Leave it out, or correct --dp_epsilon"),
     (["--partition=dirichlet", "--personalization=no"], "unless --partition is round_robin", "out"),
     (["--algorithm=pflego_shared_head", "--correction=none", "--penalty_growth=1"],

@@ -141,7 +141,7 @@ def test_a_library_says_nothing_but_to_its_log(digits_dir, tmp_path):
     os.close(reader)
     assert [re.sub(r"  .*", "", line) for line in said] == [
         *(f"tf_pflego.rounds INFO round {number}/2" for number in (1, 2)),
-        "tf_pflego INFO the run in run is finished, with all 2 rounds; nothing is done",
+        "tf_pflego INFO the run in run is finished, with all 2 rounds. Nothing is done",
     ]
 
 

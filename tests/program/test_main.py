@@ -143,7 +143,7 @@ def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, 
     assert (first.returncode, first.stdout) == (3, ""), first.stderr
     *_, last = first.stderr.strip().splitlines()
     assert last.startswith("tf_pflego: round 2: at least one participant's update must be finite")
-    assert "clients 2, 3, 5, 6. Nothing of the round is kept. Lower --client_learning_rate" in last
+    assert "clients 2, 3, 5, 6. The round is not kept. Lower --client_learning_rate" in last
     assert (tmp_path / "checkpoints" / "checkpoint-1.json").exists()
     assert not (tmp_path / "summary.json").exists()
     held = (tmp_path / "metrics.jsonl").read_bytes()

@@ -221,8 +221,8 @@ def test_labels_and_gaps(runs, tmp_path, capsys):
         ({"School": ["", *"12345"]}, [], "the column 'School' must have a value in every row"),
         ({}, ["--table={tmp}/none.csv"], "none.csv does not exist"),
         ({}, ["--run={tmp}"], "--run must be the output directory of a run"),
-        ({}, ["--bundle={tmp}"], "--run must be left out with --bundle"),
-        ({}, ["--run=", "--bundle={tmp}"], "--bundle must be a directory"),
+        ({}, ["--bundle={tmp}"], "--run must not be given with --bundle"),
+        ({}, ["--run=", "--bundle={tmp}"], "--bundle must be the directory"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(changed, flags, expected, runs, tmp_path, capsys):
@@ -249,11 +249,11 @@ def test_a_new_client_needs_a_head_with_all_classes(runs):
         found = simulation.predict(rows)
         assert found["prediction"][0] == "well"
         assert np.isnan(found["probability_well"]).tolist() == [False, True]
-        with pytest.raises(ValueError, match="the client '5' must be one of the run, whose heads"):
+        with pytest.raises(ValueError, match="client '5' must be one of the run, since its heads"):
             simulation.predict(rows | {"School": [1296, 5]})
-        with pytest.raises(ValueError, match="`client_ids` must be left out with a table"):
+        with pytest.raises(ValueError, match="`client_ids` must not be given with a table"):
             simulation.predict(rows, client_ids=[0])
-        with pytest.raises(ValueError, match="`missing` must be left out for a split"):
+        with pytest.raises(ValueError, match="`missing` must not be given for a split"):
             simulation.predict("test", missing="drop")
 
 

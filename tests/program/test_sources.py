@@ -107,6 +107,6 @@ def test_new_clients_of_a_table_have_the_classes_of_the_run(tmp_path, capsys):
     assert "has 'perhaps'" in refused.stderr
     alike = schools.written(tmp_path / "alike.csv")
     said = done([*flags, f"--table={alike}", "--steps=1"], capsys)
-    assert "1 steps do not suffice for" in said.stderr
+    assert "1 steps are too few for" in said.stderr
     both = in_this_process([*flags, f"--table={alike}", "--data=a.npz"], capsys)
-    assert "--data must be left out with --table" in both.stderr
+    assert "--data must not be given with --table" in both.stderr

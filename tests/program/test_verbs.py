@@ -163,7 +163,7 @@ EXPORT = ("export", "--run={run}", "--output_dir={tmp}/x")
         (["personalize", "--run={run}"], "--data must be given"),
         (
             ["predict", "--run={run}", "--table={run}", "--output={tmp}/x"],
-            "--table must be left out for a run whose clients came from no table",
+            "--table must not be given for a run without a table",
         ),
         (["personalize", "--run={run}", "--data=x", "--output_dir={run}"], "must be a new or em"),
         (["personalize", "--run={run}", "--data={tmp}/no.npz"], "no.npz cannot be read as one"),
@@ -194,9 +194,9 @@ def test_a_run_on_own_arrays_is_for_python(run, tmp_path, capsys):
     pfl.run(config, clients=pfl.from_arrays(*arrays), local_steps=1)
     for verb, flag in (("export", f"--output_dir={tmp_path}/x"), ("personalize", "--data=x")):
         result = in_this_process([verb, f"--run={tmp_path / 'own'}", flag], capsys)
-        assert_refused(result, "--run must be a run on a dataset", "pfl.load_run(", "clients=...")
+        assert_refused(result, "--run must be a run with a dataset", "pfl.load_run(", "clients=...")
     result = in_this_process(["--resume", f"--output_dir={tmp_path / 'own'}"], capsys)
-    assert_refused(result, "--resume must be a run on a dataset", "pfl.run(RunConfig(resume=True, ")
+    assert_refused(result, "--resume must be a run with", "pfl.run(RunConfig(resume=True, ")
 
 
 def test_the_list_fits_the_terminal(run, tmp_path):

@@ -236,7 +236,7 @@ def test_a_run_goes_on_when_a_shard_is_killed(cluster, whole, digits_dir, tmp_pa
     assert seen == [*range(1, KILLED + 1), *range(KILLED // EVERY * EVERY + 1, ROUNDS + 1)]
     assert result_of(tmp_path) == whole
     assert_same_as_metrics(tmp_path)
-    assert caplog.text.count("goes on from its last checkpoint") == 1
+    assert caplog.text.count("continues from its last checkpoint") == 1
 
 
 def test_nothing_is_left_behind(digits_dir, tmp_path):

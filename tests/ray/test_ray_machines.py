@@ -122,7 +122,7 @@ def test_a_lost_node_changes_no_bit_and_one_that_does_not_come_back_ends_the_run
     wait_for_rounds(process, tmp_path, 4)
     cluster.nodes[-1].kill()
     said = said_by(process, 2)
-    assert "the run goes on from its last checkpoint" in said
+    assert "the run continues from its last checkpoint" in said
     assert "without a token" not in said
     # Which shards they are is up to the cluster.
     waiting, ended_by = said.splitlines()[-2:]

@@ -216,7 +216,7 @@ def test_only_a_report_of_the_same_runs_is_replaced(format, head, tmp_path, caps
     assert whole.lstrip().startswith(head)
     reports.write(first, output, format)
     assert made.read_bytes() == whole
-    refused(capsys, [second, *flags], "--output must be new", "something else")
+    refused(capsys, [second, *flags], "--output must be new", "another file")
     assert made.read_bytes() == whole
     made.write_text("mine")
     refused(capsys, [first, *flags], "--output must be new", "or remove it")

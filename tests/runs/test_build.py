@@ -76,7 +76,7 @@ def test_a_schedule_has_the_rounds_of_the_run(tiny_clients, tiny_model, tmp_path
     assert run("longer", 4, schedule_rounds=4) == whole
     with pytest.raises(ValueError, match="must be 0 or at least the 5 rounds of the run"):
         run("longer", 5, schedule_rounds=4)
-    with pytest.raises(RunDirectoryError, match="`num_rounds` must be 4, over which the learning"):
+    with pytest.raises(RunDirectoryError, match="`num_rounds` must be 4, since the learning"):
         run("whole", 6)
 
 

@@ -104,7 +104,7 @@ def test_early_stopping_ends_a_whole_run_at_the_right_round(
     before = outcome(output)
     again = pfl.run(config_of(digits_dir, output, resume=True), **RATES)
     assert again["round"] == last
-    assert f"is finished, with all {last} rounds; nothing is done" in caplog.text
+    assert f"is finished, with all {last} rounds. Nothing is done" in caplog.text
     assert outcome(output) == before
     with pfl.load_run(output, data_dir=digits_dir) as stored:
         assert stored.round_number == last

@@ -32,7 +32,7 @@ def test_metrics_are_cut_off_and_it_ends_as_if_undisturbed(digits_dir, copy, und
     assert result.returncode == 0, result.stderr
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("tf_pflego")]
     assert "metrics.jsonl" in line
-    assert "the one of round 6 is used" in line
+    assert "the checkpoint of round 6 is used" in line
     assert outcome(copy) == outcome(undisturbed)
     assert contents(kept) == before  # A copy by hard links keeps what it has.
 
@@ -126,7 +126,7 @@ def test_a_damaged_summary_or_configuration_is_written_again(
     assert outcome(path) == outcome(undisturbed)
     after = json.loads((path / name).read_text())
     if name == "config.json":
-        assert "versions its first 7 rounds were run is lost" in result.stderr
+        assert "without the versions of its first 7 rounds" in result.stderr
         (now,) = after.pop("versions").items()
         before["versions"] |= {"commit": now[1]["commit"]}  # It may be another one meanwhile.
         assert now == ("from_round_8", before.pop("versions"))

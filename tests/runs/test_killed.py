@@ -144,7 +144,8 @@ def test_an_interrupted_overwrite_leaves_the_old_run_and_can_go_on(
     running.kill()
     running.communicate()
     assert before.items() <= contents(copy).items()
-    assert_refused(in_this_process(flags_of(digits_dir, copy), capsys), "must not hold another run")
+    refused = in_this_process(flags_of(digits_dir, copy), capsys)
+    assert_refused(refused, "must not contain another run")
     refused = resume(digits_dir, copy, capsys, "--seed=0")
     assert_refused(refused, ".new_run; --seed: expected 1, got 0")
     rounds = newest_round(copy / ".new_run" / "checkpoints") + 1

@@ -91,7 +91,7 @@ def test_the_program_goes_on_to_the_same_bits_and_exports(
     export.append(f"--output_dir={tmp_path / 'models'}")
     assert_refused(
         in_this_process(export, capsys),
-        f"--algorithm must be given for the run in {resumed}, whose method is your own ({NAME})",
+        f"--algorithm must be given for the run in {resumed}, with your own method ({NAME})",
         f"as in --algorithm={NAME}, ",
     )
     assert in_this_process([*export, f"--algorithm={method}"], capsys).returncode == 0
@@ -252,7 +252,7 @@ def test_a_builder_is_given_in_python(tiny_clients, tiny_model, tmp_path):
     with pytest.raises(RunDirectoryError, match=r"`algorithm`: expected .*build_plain, got pflego"):
         pfl.run(longer, **given)
     of_package = dataclasses.replace(config, algorithm="fedavg")
-    with pytest.raises(ValueError, match="must be left out where `algorithm` is given beside it"):
+    with pytest.raises(ValueError, match="must not be given where `algorithm` is given too"):
         pfl.run(of_package, algorithm=build_plain, **given)
     with pytest.raises(TypeError, match="`rate` must be a hyper-parameter of test_own"):
         pfl.build_algorithm(build_plain, tiny_model, rate=1)

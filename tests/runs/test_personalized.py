@@ -95,11 +95,11 @@ def test_more_rounds_leave_nothing_of_it(run, digits_dir, capsys):
 def test_what_cannot_be_is_refused(run, digits_dir, tmp_path, capsys):
     flags = ["personalize", f"--run={run}", f"--data_dir={digits_dir}", "--clients=all"]
     result = in_this_process([*flags, f"--output_dir={tmp_path}/x"], capsys)
-    assert_refused(result, "--output_dir must be left out unless --clients is new or --table")
-    assert_refused(in_this_process([*flags, "--shots=1"], capsys), "--shots must be left out")
+    assert_refused(result, "--output_dir must not be given unless --clients is new or --table")
+    assert_refused(in_this_process([*flags, "--shots=1"], capsys), "--shots must not be given")
     assert_refused(in_this_process([*flags[:-1], "--clients=3"], capsys), "--clients must be")
     result = in_this_process([*flags[:-1], "--data=x.npz", "--toward_mean=1"], capsys)
-    assert_refused(result, "--toward_mean must be left out unless --clients is all")
+    assert_refused(result, "--toward_mean must not be given unless --clients is all")
     result = in_this_process([*flags, "--toward_mean=1"], capsys)
     assert_refused(result, "--toward_mean must be 0 where labels are a client's own")
     with (

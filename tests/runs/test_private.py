@@ -132,7 +132,7 @@ def test_banded_noise_does_not_go_on_for_more_rounds(digits_dir, tmp_path, capsy
     assert in_this_process([*flags, "--num_rounds=3"], capsys).returncode == 0
     before = contents(output)
     result = in_this_process([*flags, "--num_rounds=5"], capsys)
-    assert_refused(result, "--num_rounds must stay 3 with dp_mechanism=banded, whose noise depends")
+    assert_refused(result, "--num_rounds must stay 3 with dp_mechanism=banded, since its noise")
     assert {path.name for path in before} == {path.name for path in contents(output)}
 
 
@@ -141,7 +141,7 @@ def test_banded_noise_does_not_go_on_for_more_rounds(digits_dir, tmp_path, capsy
     [
         (["--dp_epsilon=1", "--dp_noise_multiplier=2"], "must be given without --dp_noise"),
         (["--dp_epsilon=1", "--robust_sum=median"], "must be given without --robust_sum"),
-        (["--dp_epsilon=1", "--secure_sum_bits=24"], "or take dp_mechanism=skellam"),
+        (["--dp_epsilon=1", "--secure_sum_bits=24"], "or choose dp_mechanism=skellam"),
         (["--dp_epsilon=1", "--dp_mechanism=skellam"], "--secure_sum_bits must be given with"),
         (["--secure_sum_bits=2", "--clip_norm=1"], "--secure_sum_bits must be at least 4"),
         (["--dp_epsilon=1", "--participation=range", "--clients_per_round_range=1,3"], "range"),

@@ -40,7 +40,7 @@ def test_a_directory_without_a_run_does_not_say_what_starts(digits_dir, tmp_path
     missing = tmp_path / "missing"
     alone = ["--resume", f"--output_dir={missing}", f"--data_dir={digits_dir}", "--quiet"]
     refused = in_this_process([*alone, "--engine=in_process"], capsys)
-    assert_refused(refused, f"must have a run to go on with; {missing} has none. Correct it")
+    assert_refused(refused, f"must have a run to continue; {missing} has none. Correct it")
     assert not missing.exists()
     result = resume(digits_dir, missing, capsys, rounds=1)
     assert result.returncode == 0, result.stderr
@@ -51,7 +51,7 @@ def test_a_finished_run_is_left_alone_or_goes_on_longer(digits_dir, undisturbed,
     before, stamps = contents(undisturbed), [path.stat() for path in undisturbed.rglob("*")]
     result = resume(digits_dir, undisturbed, capsys)
     assert result.returncode == 0
-    assert f"is finished, with all {ROUNDS} rounds; nothing is done" in result.stderr
+    assert f"is finished, with all {ROUNDS} rounds. Nothing is done" in result.stderr
     assert contents(undisturbed) == before
     assert [path.stat() for path in undisturbed.rglob("*")] == stamps
 

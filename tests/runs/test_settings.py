@@ -121,7 +121,7 @@ def test_a_new_setting_is_known_wherever_settings_are_by_its_declaration_alone(t
     assert "  --patience=N\n      rounds without a gain (at least 1; default 7)" in known.pop(
         "help"
     )
-    assert "`dealer` must be left out with `client_column`" in known.pop("refused")
+    assert "`dealer` must not be given with `client_column`" in known.pop("refused")
     assert known == {
         "another run": ["dealer", "patience"],
         "cells": ["1_pflego", "2_pflego"],

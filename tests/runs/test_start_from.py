@@ -64,9 +64,7 @@ def test_what_last_month_has_learnt_is_taken_over(june, tmp_path, capsys):
     july = tmp_path / "july"
     begin = [f"--start_from={june}", f"--table={table}", f"--output_dir={july}", "--num_rounds=1"]
     result = done(begin, capsys)
-    said = (
-        f"starts from {june}; clients that go on: 1, that begin: 1, that are not there any more: 1"
-    )
+    said = f"starts from {june} (clients: 1 continued, 1 new, 1 absent)"
     assert said in result.stderr
     assert "was trained on" not in result.stderr
 
@@ -236,7 +234,7 @@ def test_a_sample_of_the_rows_of_all_runs_before_is_known(monkeypatch, tmp_path,
     [
         (["--seed=1"], "--seed: expected 0, got 1"),
         (["--algorithm=fedper"], "--algorithm: expected pflego, got fedper"),
-        (["--dp_epsilon=4"], "--start_from must be left out of a private run"),
+        (["--dp_epsilon=4"], "--start_from must not be given for a private run"),
         (["--start_from=nowhere"], "nowhere does not exist"),
     ],
 )
@@ -252,7 +250,7 @@ def test_what_cannot_go_on_is_refused_at_once(flags, said, run_of, digits_dir, t
 def test_clients_without_names_go_on_by_their_numbers(run_of, digits_dir, capsys):
     start = [f"--start_from={run_of('pflego')}", f"--data_dir={digits_dir}", "--engine=in_process"]
     result = done([*start, "--num_clients=9", "--num_rounds=1"], capsys)
-    assert "clients that go on: " in result.stderr
+    assert " (clients: " in result.stderr
 
 
 @pytest.mark.thorough

@@ -94,7 +94,7 @@ def test_a_restored_simulation_goes_on_as_if_it_had_never_stopped(finished, digi
     before = contents(finished)
     with pfl.load_run(finished, digits_dir).simulation() as restored:
         restored.run(3)
-        with pytest.raises(ValueError, match="must not hold checkpoints of another simulation"):
+        with pytest.raises(ValueError, match="must not contain checkpoints of another simulation"):
             restored.save(finished / "checkpoints")
         restored.save(tmp_path / "elsewhere")
         config = config_of("", data_dir=digits_dir)
@@ -159,7 +159,7 @@ def test_a_run_on_own_arrays_and_of_an_own_model_needs_them_again(tmp_path):
     assert run.configuration["num_clients"] == CLIENTS
     assert (run.configuration["dataset"], run.configuration["network"]) == ("mine", "own")
     assert [own.tolist() for own in run.partition.classes] == [[0, 3], [1, 3], [2, 3]] * 2
-    with pytest.raises(RunDirectoryError, match=r"`model` must be given .* trained yours"):
+    with pytest.raises(RunDirectoryError, match=r"`model` must be given .* with your own model"):
         run.client_model(0)
     with pytest.raises(RunDirectoryError, match=r"`clients` must be given .* \(mine\)"):
         pfl.load_run(output, model=own_model()).client_model(0)
@@ -192,7 +192,7 @@ def test_the_directory_does_not_decide_which_data_are_read(copy, digits_dir, tmp
     monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(tmp_path / "default"))
     with pytest.raises(RunDirectoryError, match="`data_dir` must be given for the run in") as error:
         pfl.load_run(copy).evaluate()
-    assert f"Give `data_dir='{elsewhere}'` if you trust what is there." in str(error.value)
+    assert f"Give `data_dir='{elsewhere}'` if you trust its files." in str(error.value)
     assert not (tmp_path / "default").exists()
     with pytest.raises(pfl.data.DatasetError, match=f"`dataset` mnist is not in {tmp_path}/own"):
         pfl.load_run(copy, data_dir=tmp_path / "own").evaluate()
@@ -206,7 +206,7 @@ def test_the_directory_does_not_decide_which_data_are_read(copy, digits_dir, tmp
 
 
 def test_what_is_no_run_or_has_just_begun_or_another_model_is_refused(copy, digits_dir, tmp_path):
-    with pytest.raises(RunDirectoryError, match=r"`model` must be left out .* trained ours"):
+    with pytest.raises(RunDirectoryError, match=r"`model` must be empty .* the program's"):
         pfl.load_run(copy, digits_dir, model=own_model()).evaluate()
     shutil.rmtree(copy / "checkpoints")
     (copy / "summary.json").unlink()

@@ -106,13 +106,13 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
     [
         ([layers.Lambda(lambda x: 2.0 * x), layers.Flatten(), layers.Dense(3)], "pflego",
          {"format": "keras"}, r"no Lambda layer .* lambda.* is one. Write"),
-        ([layers.GRU(4)], "fedavg", {"format": "tflite"}, "`learning` must "
-         "be left out for TFLite.*fedavg trains the whole.*`learning=False`"),
+        ([layers.GRU(4)], "fedavg", {"format": "tflite"},
+         "for TFLite.*fedavg trains the whole.*`learning=False`"),
         pytest.param(
             [layers.GRU(4)],
             "pflego",
             {"format": "tflite"},
-            r"`learning` must be left out for TFLite .* 2\.20 on",
+            r"`learning` must not be given for TFLite .* 2\.20 on",
             marks=pytest.mark.skipif(not LACKS_OPERATIONS, reason="the interpreter has them"),
         ),
     ],

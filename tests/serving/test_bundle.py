@@ -206,12 +206,12 @@ def test_heads_learn_and_are_kept(tmp_path):
 @pytest.mark.thorough
 def test_networks_of_their_own_and_other_bodies_are_refused(tmp_path):
     with trained("local") as simulation:
-        with pytest.raises(ValueError, match="each client of local has a network of its own"):
+        with pytest.raises(ValueError, match="each client of local has its own network"):
             pfl.export_bundle(simulation, "all", tmp_path / "bundle")
         with pytest.raises(ValueError, match="`heads` must be one of float32, float16"):
             pfl.export_bundle(simulation, "all", tmp_path / "bundle", heads="int8")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="`bundle` must be a directory"):
+    with pytest.raises(ValueError, match="`bundle` must be the directory"):
         pfl.PersonalModels(tmp_path)
     with trained() as simulation:
         pfl.export_bundle(simulation, "all", tmp_path / "bundle")

@@ -235,5 +235,5 @@ def test_what_cannot_be_is_refused_and_changes_nothing(begun, tiny_model, tmp_pa
     with begun_with(build_method("fedper", tiny_model)) as simulation:
         with pytest.raises(CheckpointError, match="algorithm: expected fedper, got pflego"):
             simulation.start_from(tmp_path, FORMER)
-        with pytest.raises(CheckpointError, match="must hold a checkpoint"):
+        with pytest.raises(CheckpointError, match="must have a checkpoint"):
             simulation.start_from(tmp_path / "none", FORMER)

@@ -243,7 +243,7 @@ def test_a_checkpoint_of_another_simulation_is_refused(changed, message, tmp_pat
     with pytest.raises(CheckpointError, match=message):
         other.restore(tmp_path)
     assert_identical(before, whole_state(other))
-    with pytest.raises(ValueError, match="must not hold checkpoints of another simulation"):
+    with pytest.raises(ValueError, match="must not contain checkpoints of another simulation"):
         other.save(tmp_path)
 
 

@@ -28,8 +28,7 @@ ROWS = [
     ([OUT, "--num_clients=9", "--clients_per_round=5,20"], "--clients_per_round must be in [1, num_"
      "clients=9]; got 20. Lower --clients_per_round."),
     ([OUT, "--client_learning_rate=1..0.1", "--trials=3"], "to a larger one, as in 1e-3..1:log; g"),
-    ([OUT, "--client_learning_rate=0.1..1"], "--trials must say how many settings of a range are "
-     "tried; got 0. Set --trials=20."),
+    ([OUT, "--client_learning_rate=0.1..1"], "settings to try in a range; got 0. Set --trials=20."),
     ([OUT, "--client_learning_rate=0.1..1", "--trials=2", "--choose=none"], "for a range; got non"),
     ([OUT, RATES, "--choose=test_accuracy"], "--choose must be one of validation, none; "),
     ([OUT, "--seeds=one"], "--seeds must be whole numbers, with commas between them if there are "

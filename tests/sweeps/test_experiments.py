@@ -142,8 +142,7 @@ BAD = {
         "cells": [{"local_steps": [1, 2]}],
     },
     "`seeds` must be at least 0; got -1. Raise `seeds`.": {"seeds": [0, -1]},
-    "`tuning_seeds` must not be among the `seeds` that are reported, or the choice would be made "
-    "on what is compared; got 1 in both. Choose others.": {
+    "or the choice would be made on the compared results; got 1 in both. Choose others.": {
         "base": RATES,
         "seeds": [0, 1],
         "tuning_seeds": [1, 2],
@@ -152,7 +151,7 @@ BAD = {
     "the name of a cell must be of letters, digits and _.+-; got '../up'. Correct it.": {
         "cells": [{"name": "../up"}]
     },
-    "`cells[1]` must not have `output_dir`, which the sweep says itself. Leave it out.": {
+    "`cells[1]` must not have `output_dir`, which the sweep sets itself. Leave it out.": {
         "cells": [{}, {"output_dir": "x"}]
     },
     "`show` must be a function; got 'table'.": {"show": "table"},

@@ -189,7 +189,7 @@ def test_a_sweep_that_has_just_begun_has_a_page(directory, tmp_path, without_pic
 
 def test_the_page_of_a_sweep_has_few_flags(directory, capsys):
     result = in_this_process(["report", str(directory), "--format=png"], capsys)
-    assert result.returncode == 2 and "--format and --reference must be left out" in result.stderr
+    assert result.returncode == 2 and "--format and --reference must not be given" in result.stderr
 
 
 def without(content, column):

@@ -197,7 +197,7 @@ def test_experiments_of_a_file_with_own_clients_and_models(tmp_path, capsys, wit
             said = f"local seed {seed}: failed: ValueError: no clients for this one"
             assert said in result.stderr
         why = [line for line in result.stderr.splitlines() if " failed: " in line]
-        assert "every run must end; 2 runs did not" in result.stderr, why
+        assert "every run must finish; 2 runs did not" in result.stderr, why
         runs = [row["run"] for row in store.read(directory / "first" / store.RUNS)]
         assert runs == ["mine", "mine", "pflego", "pflego"]
         features = [*(directory / "first" / "features").iterdir()]

@@ -89,7 +89,7 @@ def test_the_same_command_needs_no_data_and_a_failed_run_replaces_nothing(swept,
     assert failed.returncode == 2
     assert failed.stderr.count("failed: DatasetError: ") == 4  # These are the trials.
     assert failed.stderr.count("nothing can be chosen for it") == 2
-    assert "every run must end; 4 runs did not, as was said above. Correct" in failed.stderr
+    assert "every run must finish; 4 runs did not, with the errors above. Correct" in failed.stderr
     assert contents(swept) == before
 
 

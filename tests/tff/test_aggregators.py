@@ -188,17 +188,17 @@ REFUSED = {
     ),
     "clients count differently": (
         lambda model, clients: private(build("fedavg", model), clients),
-        r"`clients` must count alike, .*uniform_weights=True",
+        r"`clients` must have equal weights, .*uniform_weights=True",
     ),
     "wrapped": (
         lambda model, clients: process_of(
             pfl.with_secure_aggregation(build("pflego", model), clip_norm=1), clients
         ),
-        r"must be a method as it is built.*private_aggregator",
+        r"must be a method without a wrapper.*private_aggregator",
     ),
     "uploads of single clients": (
         lambda model, clients: trained("pgfed", model, clients, aggregator=PLAIN_SUM),
-        "must be left out",
+        "must not be given",
     ),
     "no factory": (
         lambda model, clients: trained("pflego", model, clients, aggregator="dp"),

@@ -253,5 +253,5 @@ def test_the_weights_of_the_model_are_told_and_set(tiny_model, global_clients):
 
 
 def test_a_method_that_keeps_something_at_clients_is_refused(tiny_model, global_clients):
-    with pytest.raises(ValueError, match="must keep nothing at clients"):
+    with pytest.raises(ValueError, match="must have no states of clients"):
         learning_process(build_method("pflego", tiny_model), global_clients)

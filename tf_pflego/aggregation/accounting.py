@@ -94,7 +94,7 @@ class Accountant:
         if self.mechanism == SKELLAM and (mode != "fixed" or self.participation.client_dropout):
             raise ValueError(
                 "`participation` must have the mode fixed and no drop-out for the mechanism "
-                "skellam, of whose noise each of r clients adds the part 1 / r; got "
+                "skellam, since each of r clients adds 1 / r of the noise; got "
                 f"{self.participation}. Set these, or the mechanism to gaussian."
             )
 

@@ -71,8 +71,7 @@ def with_attackers(
     attacks = _membership(attackers, seed)
     if attack == LABEL_FLIP and not algorithm.model.task.has_classes:
         raise ValueError(
-            "`attack` must be sign_flip or noise where there are no classes; got label_flip. "
-            "Correct `attack`."
+            "`attack` must be sign_flip or noise without classes; got label_flip. Correct `attack`."
         )
 
     def on_wrong_labels(client, round_):

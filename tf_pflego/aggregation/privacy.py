@@ -228,8 +228,9 @@ def refuse_other_rounds(accountant: Accountant, num_rounds: int) -> None:
     """Raises ValueError if a run continues with other rounds than its noise is made for."""
     if num_rounds != accountant.num_rounds:
         raise ValueError(
-            f"`num_rounds` must stay {num_rounds} with the mechanism {accountant.mechanism}, whose "
-            f"noise depends on it; got {accountant.num_rounds}. Start a new run for more rounds."
+            f"`num_rounds` must stay {num_rounds} with the mechanism {accountant.mechanism}, "
+            f"since its noise depends on it; got {accountant.num_rounds}. Start a new run for "
+            "more rounds."
         )
 
 

@@ -82,8 +82,8 @@ def with_dp(
         )
     if any(exchange.cohort == FIRST_ROUND for exchange in algorithm.exchanges):
         raise ValueError(
-            "`algorithm` must draw the participants of all its exchanges, of which the accounting "
-            f"of privacy knows; got {algorithm.name}, which begins with an exchange with all "
+            "`algorithm` must draw participants for each of its exchanges, as the accounting of "
+            f"privacy assumes; got {algorithm.name}, which begins with an exchange with all "
             "clients. Choose another method."
         )
     if mechanism == accounting.SKELLAM:

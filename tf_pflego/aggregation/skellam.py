@@ -128,8 +128,8 @@ def refuse_coarse(radius: float, numbers: int) -> None:
     longer = numbers / 4 + _SLACK * math.sqrt(numbers) / 2
     if radius**2 < 4 * (longer + _SLACK * radius / 2) / 3:
         raise ValueError(
-            f"`bits` must leave room for uploads of {numbers} numbers beside their noise; got so "
-            f"few that an upload has a norm of {radius:.3g} steps. Raise `bits`, or lower "
+            f"`bits` must leave room for uploads of {numbers} numbers and for their noise; got "
+            f"too few, since an upload has a norm of {radius:.3g} steps. Raise `bits`, or lower "
             "`noise_multiplier`."
         )
 

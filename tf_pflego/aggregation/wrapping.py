@@ -96,9 +96,9 @@ def wrapped(algorithm: Algorithm, wrapper: Wrapper, **claims: Any) -> Algorithm:
     """
     if algorithm.release is not NOTHING:
         raise ValueError(
-            f"`algorithm` must not be private nor have secure sums before it is wrapped, since its "
-            f"claims hold for the sums that it makes; got {algorithm.name} with one of them. Make "
-            "it private, or its sums secure, last."
+            "`algorithm` must be neither private nor with secure sums before this wrapper, since "
+            f"its claims are about its own sums; got {algorithm.name} with one of them. Make it "
+            "private, or its sums secure, last."
         )
     uploads = [Uploaded(algorithm, exchange) for exchange in algorithm.exchanges]
 
@@ -233,9 +233,9 @@ def _refuse_single_clients(algorithm, individual):
         )
         more = f" and {len(leaves) - _MOST_NAMED} more" if len(leaves) > _MOST_NAMED else ""
         raise ValueError(
-            "`algorithm` must only upload what is added up over the participants, so that uploads "
-            f"can be added in another way; the server of {algorithm.name} must see of each client "
-            f"alone: {shown}{more}. Choose another method."
+            "`algorithm` must upload sums over the participants only, for another way to add "
+            f"uploads; the server of {algorithm.name} must see the uploads of single clients: "
+            f"{shown}{more}. Choose another method."
         )
 
 

@@ -82,9 +82,8 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
         )
     if model.parts.any_personal and not algorithm.keeps_personal:
         raise ValueError(
-            f"`personal` must be empty for {method.name}, which has one owner for all weights of a "
-            "body, not some that clients share and others that each keeps. Leave it out, or choose "
-            "fedavg, fedper, fedrep or pflego."
+            f"`personal` must be empty for {method.name}, which has one owner for all weights of "
+            "a body. Leave it out, or choose fedavg, fedper, fedrep or pflego."
         )
     served = algorithm.served
     if model.has_statistics:

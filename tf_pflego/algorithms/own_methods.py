@@ -66,7 +66,7 @@ class Method:
             raise ValueError(
                 f"`algorithm` {self.name} must be in a file or a notebook for a run with "
                 "`output_dir`, which keeps a checksum of its source; its source is not there. "
-                "Write it to a file, and start Python anew."
+                "Write it to a file, and start Python again."
             )
         others = _definitions(file)
         for part in parts:  # Parts that these use are added meanwhile.

@@ -12,7 +12,7 @@ def refuse_others(what: str) -> None:
         )
     if tf.config.functions_run_eagerly():
         raise RuntimeError(
-            f"{what} with functions that are traced; TensorFlow is told to run them eagerly. Call "
+            f"{what} with functions that are traced; TensorFlow runs them eagerly. Call "
             "`tf.config.run_functions_eagerly(False)` first."
         )
     if tf.distribute.has_strategy():

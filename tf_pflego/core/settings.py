@@ -221,7 +221,7 @@ def unread(
                 conditions = " or ".join(said(*pair) for pair in needed.items())
                 yield (
                     name,
-                    f"`{name}` must be left out unless {conditions}, since nothing reads it; got "
+                    f"`{name}` must not be given unless {conditions}, since nothing reads it; got "
                     f"{value_of(name)}. Leave it out, or correct `{next(iter(needed))}`.",
                 )
                 break

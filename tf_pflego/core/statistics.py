@@ -73,8 +73,8 @@ class Statistic:
             )
         if self.name in KNOWN:
             raise ValueError(
-                "`name` of a statistic of your own must be none of those that are there; got "
-                f"{self.name}. Ask for that one by its name, or choose another name."
+                "`name` of your own statistic must be none of the package's names; got "
+                f"{self.name}. Use the package's statistic by its name, or choose another name."
             )
         values.function("sums", self.sums)
         values.function("value", self.value)

@@ -115,8 +115,8 @@ class Task(ByValue):
         lengths = len(mean) == len(deviation)
         if not (finite and lengths and all(one > 0 for one in deviation)):
             raise ValueError(
-                "`mean` and `deviation` must be one number per output, each deviation above 0; got "
-                f"{self.mean} and {self.deviation}. Leave out both, or correct them."
+                "`mean` and `deviation` must be one number per output, each deviation above 0; "
+                f"got {self.mean} and {self.deviation}. Remove both, or correct them."
             )
         by_default, more = _STATISTICS[self.labels]
         chosen, known = self.statistics or by_default, (*by_default, *more)

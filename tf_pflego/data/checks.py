@@ -159,7 +159,7 @@ def class_names(
         raise ValueError(
             f"{what} must be different names, in more than spaces and the form of Unicode, of one "
             f"line each, of all {num_classes} global classes; got "
-            f"{got if odd is None else repr(odd)}. Give every class one name of its own."
+            f"{got if odd is None else repr(odd)}. Give every class its own name."
         )
     return names
 

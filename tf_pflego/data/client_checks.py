@@ -93,9 +93,9 @@ def client_groups(groups: Any, num_clients: int) -> dict[str, np.ndarray]:
     for name, members in groups.items():
         if np.shape(members) != (num_clients,) or np.asarray(members).dtype != bool:
             raise ValueError(
-                f"`client_groups` must be {num_clients} truth values for {name!r}, one per client; "
-                f"got {np.asarray(members).dtype} of shape {np.shape(members)}. Say of each client "
-                "whether it belongs to the group."
+                f"`client_groups` must be {num_clients} truth values for {name!r}, one per "
+                f"client; got {np.asarray(members).dtype} of shape {np.shape(members)}. State for "
+                "each client whether it belongs to the group."
             )
     return {name: np.asarray(members) for name, members in groups.items()}
 
@@ -201,7 +201,7 @@ def refuse_bad_classes(classes: np.ndarray, offsets: np.ndarray, limits: int | n
     sizes = np.diff(offsets)
     if np.any(sizes < 1):
         raise ValueError(
-            f"every client must hold a class; client {np.argmin(sizes)} holds none. Leave the "
+            f"every client must have a class; client {np.argmin(sizes)} has none. Leave the "
             "client out, or name the classes of its examples."
         )
     if outside := _outside_at(classes, offsets, limits):
@@ -265,7 +265,7 @@ def positions_among_classes(
         client, position = checks.place(row, offsets)
         classes = classes[class_offsets[client] : class_offsets[client + 1]]
         raise ValueError(
-            f"client {client}'s {split} examples must be of the classes that it holds, "
+            f"client {client}'s {split} examples must be of its classes, "
             f"{np.array2string(classes, threshold=20)}; got class {labels[row]} for its example "
             f"{position}. Add the class to the client's classes or leave the example out."
         )

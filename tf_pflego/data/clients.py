@@ -111,12 +111,13 @@ class ClientData:
         """Returns a user's value in its stored form, checked."""
         if values.truth("class_mask", self.class_mask) and self.label_space != "global":
             raise ValueError(
-                "`class_mask` must be left out in the local label space, where all labels of a "
-                "client are its own classes; got True. Set `label_space='global'`, or leave it out."
+                "`class_mask` must not be given in the local label space, where all labels of a "
+                "client are its own classes; got True. Set `label_space='global'`, or leave it "
+                "out."
             )
         if self.class_mask and not self.has_classes:
             raise ValueError(
-                "`class_mask` must be left out where clients have no classes of their own, as for "
+                "`class_mask` must not be given where clients have no classes, as for "
                 f"{self.kind_of_labels}; got True. Leave it out."
             )
         for name, split in self.splits.items():
@@ -339,7 +340,7 @@ class ClientData:
         if self.validation is not None:
             raise ValueError(
                 "the clients must not have validation examples yet; they have "
-                f"{len(self.validation.labels)}. Leave out one of the two draws."
+                f"{len(self.validation.labels)}. Choose them once."
             )
         strata = self.train.labels
         if not self.has_classes:

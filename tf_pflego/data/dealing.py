@@ -137,6 +137,6 @@ def _refuse_dealt_twice(dealt):
             for row in np.flatnonzero(rows == index).tolist()
         ]
         raise ValueError(
-            f"every example must be dealt once; got index {index} in {' and in '.join(holders[:2])}"
-            ". Take it out of one."
+            f"every example must have one client; got index {index} in "
+            f"{' and in '.join(holders[:2])}. Take it out of one."
         )

@@ -37,8 +37,8 @@ def fields_of_both(first: Any, others: Any) -> dict[str, Any]:
     )
     if expected != got:
         raise ValueError(
-            f"the clients that join must have {expected}; got {got}. Prepare their data as "
-            "that of the others: `with_validation` and `client_names` are for all or for none."
+            f"the clients that join must have {expected}; got {got}. Prepare their data as the "
+            "other clients' data, with validation examples and names for all clients or for none."
         )
     refuse_other_columns(first, others)
     groups = {

@@ -61,7 +61,7 @@ def checked(task: str, labels: Any, what: str, sequences: bool = False) -> np.nd
     for output, exact in zip(stored.T, array.T.astype(np.float64), strict=True):
         if np.abs(output - exact).max(initial=0) > _MOST_LOST * exact.std() > 0:
             raise ValueError(
-                f"{what} must be numbers that float32 can tell apart; got {exact.min()} to "
+                f"{what} must be numbers that differ in float32; got {exact.min()} to "
                 f"{exact.max()}. Subtract {exact.mean().round()} from all."
             )
     return stored

@@ -72,8 +72,8 @@ def from_arrays(
     if isinstance(train, Mapping) or isinstance(test, Mapping):
         if client_names is not None:
             raise ValueError(
-                "`client_names` must be left out where `train` and `test` are dictionaries, whose "
-                f"keys are the names; got {client_names!r:.60}. Leave it out."
+                "`client_names` must not be given with dictionaries as `train` and `test`, since "
+                f"their keys are the names; got {client_names!r:.60}. Leave it out."
             )
         client_names, train, test = _as_lists(train, test)
     name, task = values.text("name", name), labels_lib.check_task(task)

@@ -55,8 +55,8 @@ class Journal:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.path.stat().st_mode & 0o077:  # The examples will be there.
             raise JournalError(
-                f"`state_dir` must be yours alone (mode 700); {self.path} is not. Do `chmod 700 "
-                f"{self.path}`, or name another."
+                f"`state_dir` must be open to you only (mode 700); {self.path} is not. Do `chmod "
+                f"700 {self.path}`, or name another."
             )
         try:
             lock = DirectoryLock(self.path)

@@ -100,9 +100,9 @@ class Definition:
         for one, is_unfit in (unfit | {"algorithm": plan.method.is_own}).items():
             if is_unfit:
                 raise ValueError(
-                    f"`{one}` must be another for clients on machines of their own, to whom no "
-                    f"code is sent and whom no simulation makes; got {getattr(run_config, one)}. "
-                    f"Leave `{one}` out."
+                    f"`{one}` must be another for clients on other machines, since these receive "
+                    f"no code and are in no simulation; got {getattr(run_config, one)}. Leave "
+                    f"`{one}` out."
                 )
         if names is None:
             names = [clients.name_of(client) for client in range(clients.num_clients)]
@@ -155,8 +155,8 @@ class Definition:
             is_free = False
         if not is_free:
             raise ValueError(
-                f"`define` must be a new file, or an earlier definition; {place} is something "
-                "else. Choose another `define`, or remove it."
+                f"`define` must be a new file, or an earlier definition; {place} is another file. "
+                "Choose another `define`, or remove it."
             )
         with durable.batch() as files:
             files.json(place, self._content)
@@ -189,7 +189,7 @@ class Definition:
         if self.network_digest is None:
             expected = "left out, since the definition names a network of the package"
         raise ValueError(
-            f"`network` must be {expected}; got {network or 'none'}. Ask those who sent the "
+            f"`network` must be {expected}; got {network or 'none'}. Ask the sender of the "
             "definition, or correct `network`."
         )
 
@@ -280,7 +280,7 @@ class Definition:
         fewer = clients.has_classes and got[2] < expected[2]
         if got[:2] != expected[:2] or not (fewer or got[2] == expected[2]):
             raise ValueError(
-                "`data` must have examples and labels as the definition says, {} {} and {} classes "
+                "`data` must have examples and labels as in the definition, {} {} and {} classes "
                 "(or fewer) or outputs; got {} {} and {}. Convert them, or ask for another "
                 "definition.".format(*expected, *got)
             )
@@ -301,7 +301,7 @@ class Definition:
         columns = self._preprocessing()
         if columns is None or self.table is None:
             raise ValueError(
-                "`table` must be left out, since the definition is of no table; got "
+                "`table` must not be given, since the definition is of no table; got "
                 f"{values.shown(table)}. Give `data`."
             )
         from tf_pflego.data.tables import rows_to_clients  # It takes pyarrow.

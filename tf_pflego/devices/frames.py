@@ -110,7 +110,7 @@ def refuse_shared(directory: pathlib.Path) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid() or mode & 0o077:
         raise PermissionError(
-            f"a directory of sockets must be yours alone (mode 700); {directory} is of user "
+            f"a directory of sockets must be open to you only (mode 700); {directory} is of user "
             f"{status.st_uid} and has mode {mode:o}. Do `chmod 700 {directory}`, or make another."
         )
 

@@ -101,8 +101,8 @@ class Resident:
         expected = self._definition.identity
         if facts.get("definition") != expected:
             raise MessageError(
-                f"the definition must be {expected[:12]}..., which {self.name} was told to expect; "
-                f"got {values.shown(facts.get('definition'))}"
+                f"the definition must be {expected[:12]}..., which {self.name} expects; got "
+                f"{values.shown(facts.get('definition'))}"
             )
         answers = {
             "introduce": self._introduced,

@@ -136,10 +136,10 @@ class DevicesEngine(Engine):
         return tf.nest.map_structure(lambda *one: np.stack(one), *rows)
 
     def predict(self, ids, seeds, split, name, server_state):
-        raise _stay_there("what clients predict for single examples")
+        raise _stay_there("the clients' predictions for single examples")
 
     def read_states(self, ids, server_state):
-        raise _stay_there("what clients have learnt for themselves")
+        raise _stay_there("the clients' own states")
 
     def write_states(self, ids, states):
         self.states.stage(np.asarray(ids, np.int64), np.asarray(states[_NUMBER]))
@@ -183,7 +183,7 @@ class DevicesEngine(Engine):
         def checked(facts, arrays):
             finite = facts.get("finite")
             if not isinstance(finite, bool):
-                raise messages.MessageError("it does not say whether its numbers are finite")
+                raise messages.MessageError("it does not report whether its numbers are finite")
             if not finite:  # It sends none of them.
                 return [], (), False, {}
             sums = messages.leaves(arrays, "summed", tf.nest.flatten(summed))
@@ -195,7 +195,8 @@ class DevicesEngine(Engine):
             is_told = np.size(share) == 1 and self.algorithm.release.fits is None
             if is_told and not math.isclose(share, expected, rel_tol=1e-4):
                 raise messages.MessageError(
-                    f"it must weigh {expected:.3g}, by the examples it has told; got {share:.3g}"
+                    f"it must weigh {expected:.3g}, by its reported number of examples; got "
+                    f"{share:.3g}"
                 )
             counted = self._statistics(sizes, facts, arrays, "sums/")
             return sums, tf.nest.pack_sequence_as(individual, single), finite, counted
@@ -203,7 +204,7 @@ class DevicesEngine(Engine):
         return checked
 
     def _outcome(self, ids, answers, total):
-        self._say_who_is_left_out(answers, "is left out of")
+        self._say_who_is_left_out(answers, "is excluded from")
         if not self.algorithm.release.counts_lost_as_zero:
             self._reports.lose(answers.left_out)
         absent = np.array([client in answers.left_out for client in ids.tolist()])

@@ -64,7 +64,7 @@ class Links:
         self._directory = pathlib.Path(settings.sockets).expanduser()
         if not settings.sockets or not self._directory.is_dir():
             raise ValueError(
-                "`sockets` must be a directory in which carriers show the clients' sockets; got "
+                "`sockets` must be a directory for the clients' sockets; got "
                 f"{settings.sockets!r}. Make it, with mode 700."
             )
         frames.refuse_shared(self._directory)
@@ -236,7 +236,7 @@ class Links:
                     self._kept[number] = digests
                 return facts, arrays
             kept = set()
-        raise messages.MessageError("it has arrays missing that it was sent")
+        raise messages.MessageError("it lacks arrays that were sent to it")
 
     def _introduce_all(self):
         """Asks new nodes for their clients, until the links are closed."""
@@ -269,7 +269,7 @@ class Links:
         if not self._counts_examples:
             examples = None
         elif type(examples) is not int or not 0 < examples <= messages.MOST_EXAMPLES:
-            raise messages.MessageError("it does not tell how many training examples it has")
+            raise messages.MessageError("it does not report its number of training examples")
         with self._lock:
             if name in self._known:
                 raise messages.MessageError(
@@ -320,7 +320,7 @@ class _Watched:
                 self._links.add(link)
             try:
                 if self._over.is_set():
-                    raise frames.LinkError("nobody needs an answer any more")
+                    raise frames.LinkError("the answer is no longer needed")
                 yield link
             finally:
                 with self._lock:

@@ -51,7 +51,7 @@ def load(content: bytes) -> "tf.keras.Model":
     parts = list(limited_files.members(io.BytesIO(content), len(content)))
     if sorted(name for name, _ in parts) != _MEMBERS:
         raise ValueError(
-            f"it must have the members {', '.join(_MEMBERS)}, and no others. A layer with a "
+            f"it must have the members {', '.join(_MEMBERS)}, and not others. A layer with a "
             "vocabulary, such as TextVectorization, belongs before the body"
         )
     part = dict(parts)
@@ -106,7 +106,7 @@ def _check(value: Any) -> None:
             _check_class(value)
         for word in _WORDS:
             if not isinstance(value.get(word), (list, type(None))):
-                raise ValueError(f"its layers must hold their {word}; no file is read for it")
+                raise ValueError(f"its layers must contain their {word}; no file is read for it")
         value = list(value.values())
     if isinstance(value, list):
         for part in value:

@@ -158,15 +158,15 @@ def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Mod
         )
     if name != "mlp" and example_shape[0] in (1, 3) and example_shape[-1] > 4:
         raise ValueError(
-            f"`network` {name} needs images whose channels come last, [height, width, channels]; "
-            f"got {tuple(example_shape)}, whose first axis looks like the channels. Give "
+            f"`network` {name} needs images with the channels last, [height, width, channels]; "
+            f"got {tuple(example_shape)}, with channels as the first axis, it seems. Give "
             "`np.moveaxis(images, 1, -1)`."
         )
     try:
         return NETWORKS[name](example_shape, seed)
     except ValueError as error:  # A layer leaves nothing of images that are too small.
         raise ValueError(
-            f"`network` {name} needs larger images, of which a layer leaves something; got "
+            f"`network` {name} needs larger images, since a layer leaves no pixels; got "
             f"{tuple(example_shape)}. Choose `network='mlp'`."
         ) from error
 
@@ -177,7 +177,7 @@ def _loaded(name):
     except Exception as error:  # They are of many kinds.
         reason = texts.reason(error, 2000).rstrip(".")
         raise ValueError(
-            "`network` must be a file that the installed Keras can load, without code of its own; "
+            "`network` must be a file that the installed Keras can load without other code; "
             f"{name}: {reason:.300}. Save it by `body.save('body.keras')` with that version."
         ) from error
 

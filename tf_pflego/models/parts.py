@@ -71,7 +71,7 @@ def of_body(model: Any, names: str) -> Parts:
     parts = Parts(tuple(bool(chosen & of_weights[id(w)]) for w in model.trainable_variables))
     if all(parts.is_personal):
         raise ValueError(
-            f"`personal` must leave a weight of the body that clients share; {names} names all. "
-            "Leave out a name, or choose the method lg_fedavg or local."
+            f"`personal` must leave a shared weight in the body; {names} names all. Remove a "
+            "name, or choose the method lg_fedavg or local."
         )
     return parts

@@ -146,14 +146,14 @@ class HeadTraining(settings.HyperParameters):
         if model.parts.any_personal and not takes_steps:
             raise ValueError(
                 "`head_solver` must be gd, momentum or adam, with a number as "
-                "`client_learning_rate`, for personal weights of a body, which change the features "
-                f"of a head; got {self.head_solver} with {self.client_learning_rate}. Choose them, "
-                "or leave out `personal`."
+                "`client_learning_rate`, for personal weights of a body, which change the "
+                f"features of a head; got {self.head_solver} with {self.client_learning_rate}. "
+                "Choose them, or remove `personal`."
             )
         if self.head_solver == "exact" and not model.task.outputs_first.is_quadratic:
             raise ValueError(
-                "`head_solver` must be gd, momentum, adam or newton for a task whose loss is not "
-                f"the squared error; got exact for {model.task.name}. Try newton."
+                "`head_solver` must be gd, momentum, adam or newton for a task with another loss "
+                f"than the squared error; got exact for {model.task.name}. Try newton."
             )
         return HeadRule(model, self.head_solver, self.client_learning_rate, self.head_penalty)
 

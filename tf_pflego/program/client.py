@@ -91,9 +91,9 @@ def run(flag_values, interruption: Interruption) -> None:
     journal = Journal(options.state_dir)
     if journal.is_new and not options.definition:
         raise ValueError(
-            f"`state_dir` must be that of a client that has begun; none has in {journal.path}: if "
-            "one was started there, it ended before all was written. Give `definition`, `name` and "
-            "`data` as the first time."
+            f"`state_dir` must be the directory of a client that has begun; {journal.path} has "
+            "none, or one that ended before its files were complete. Give `definition`, `name` "
+            "and `data` as the first time."
         )
     with journal.locked():
         is_new = journal.is_new
@@ -172,9 +172,9 @@ def _begun(options, journal):
         ]
         if pairs[0] != pairs[1]:
             raise ValueError(
-                "`state_dir` must be new, or that of a client that began with the same definition, "
-                f"name and data; {journal.path} has {journal.name}, which began with others. Leave "
-                "out `definition`, `name` and `data` to go on with it."
+                "`state_dir` must be new, or the directory of a client that began with the same "
+                f"definition, name and data; {journal.path} has {journal.name}, which began with "
+                "others. Remove `definition`, `name` and `data` to continue it."
             )
     return definition, clients, arrays
 
@@ -185,8 +185,8 @@ def _refuse_disagreement(consent):
         return
     if not sys.stdin.isatty():
         raise ValueError(
-            "`consent` must be log where nobody can be asked at a terminal; got ask. Read what is "
-            "said above, and give `consent='log'` if you agree."
+            "`consent` must be log without a terminal for the question; got ask. Read the text "
+            "above, and give `consent='log'` if you agree."
         )
     terminal.show("Do you agree? [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

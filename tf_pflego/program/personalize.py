@@ -103,9 +103,7 @@ class Options(RunOptions):
         of_run = self.clients == ALL
         self.refuse_empty("run", *(() if self.table or of_run else ("data",)))
         if self.table and self.data:
-            raise ValueError(
-                "`data` must be left out with `table`; got both. Leave out one of them."
-            )
+            raise ValueError("`data` must not be given with `table`; got both. Give one of them.")
         if of_run and self.table:
             self.refuse_empty("output_dir")
         _shots_of(self.shots)
@@ -150,9 +148,9 @@ def run(flag_values, interruption: Interruption) -> None:
             falling = [*map(clients.name_of, new.still_falling())]
             if falling:
                 log.warning(
-                    f"{steps} steps do not suffice for {len(falling)} of "
-                    f"{clients.num_clients} clients, such as {falling[0]}, whose loss falls on in "
-                    "as many again. Raise --steps"
+                    f"{steps} steps are too few for {len(falling)} of {clients.num_clients} "
+                    f"clients, such as {falling[0]}, whose loss falls on in as many again. Raise "
+                    "--steps"
                 )
             if options.output_dir:
                 export_lib.export(
@@ -255,7 +253,7 @@ def _clients_of_table(table, run):
     of_run = run.run_config
     if not of_run.table:
         raise ValueError(
-            f"`table` must be left out for the run in {run.path}, which is not on a table. Give "
+            f"`table` must not be given for the run in {run.path}, which is not on a table. Give "
             "the new clients' arrays as `data`."
         )
     of_new = dataclasses.replace(of_run, table=table, dataset=type(of_run).dataset, start_from="")

@@ -62,8 +62,8 @@ class Options(StoredRunOptions):
         self.refuse_empty(*(() if self.bundle else ("run",)), "table", "output")
         if self.bundle and self.run:
             raise ValueError(
-                "`run` must be left out with `bundle`, which contains its models; got "
-                f"{self.run}. Leave out one of them."
+                "`run` must not be given with `bundle`, which contains its models; got "
+                f"{self.run}. Give one of them."
             )
 
 

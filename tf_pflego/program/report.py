@@ -45,8 +45,8 @@ def run(flag_values, interruption: Interruption, *dirs: str) -> None:
     is_sweep = len(dirs) == 1 and results.is_sweep(dirs[0])
     if is_sweep and (options.format != "html" or options.reference):
         raise ValueError(
-            f"`format` and `reference` must be left out for a sweep; {dirs[0]} is one. Its figures "
-            "are in its directory, and `tf-pflego sweep` takes its reference."
+            f"`format` and `reference` must not be given for a sweep; {dirs[0]} is one. Its "
+            "figures are in its directory, and `tf-pflego sweep` takes its reference."
         )
     try:
         if is_sweep:
@@ -55,7 +55,7 @@ def run(flag_values, interruption: Interruption, *dirs: str) -> None:
             paths = write(dirs, output, options.format, options.reference or None)
     except OSError as error:
         raise ValueError(
-            f"`output` must be a place that can be written; {error.filename or output} is not "
+            f"`output` must be a path that can be written; {error.filename or output} is not "
             f"({error.strerror}). Choose another `output`."
         ) from error
     for path in paths:

@@ -79,9 +79,8 @@ def refuse_own(run: Any, name: str, in_python: str) -> None:
     """Raises ValueError if a run had arrays or a model of a user's own, which no flag can name."""
     if not run.is_of_program:
         raise ValueError(
-            f"`{name}` must be a run on a dataset and with a network that the program has; "
-            f"{run.path} is on arrays, or with a model, of your own. Use Python: `{in_python}` "
-            "with what the run was given."
+            f"`{name}` must be a run with a dataset and a network of the program; {run.path} has "
+            f"your own arrays or model. Use Python: `{in_python}` with the run's arguments."
         )
 
 

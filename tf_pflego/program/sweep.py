@@ -147,8 +147,9 @@ def run(flag_values, interruption: Interruption, file: str = "") -> None:
             failures += _make(options, experiment, cells, place, source, interruption)
     if failures:
         raise ValueError(
-            f"every run must end; {texts.counted(len(failures), 'run')} did not, as was said "
-            "above. Correct what they say, and run the same command again, which keeps the others."
+            f"every run must finish; {texts.counted(len(failures), 'run')} did not, with the "
+            "errors above. Correct these, and run the same command again, which keeps the other "
+            "runs."
         )
 
 

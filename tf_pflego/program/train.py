@@ -141,8 +141,8 @@ def _start_new(flag_values, directory):
     present = {name for name in flag_values if flag_values[name].present}
     if present <= {*reader.places(), "engine", "quiet"}:
         raise ValueError(
-            f"`output_dir` must have a run to go on with; {directory} has none. Correct it, or "
-            "give the flags of a new run."
+            f"`output_dir` must have a run to continue; {directory} has none. Correct it, or give "
+            "the flags of a new run."
         )
     terminal.say(f"tf_pflego: there is no run in {directory} to go on with; a new one starts")
 

@@ -215,7 +215,7 @@ def _refuse_unfit_node(call):
         if getattr(error, "_actor_init_failed", False):
             *_, reason = [line for line in str(error).splitlines() if line.strip()]
             raise WorkerError(
-                f"a node must be able to hold a shard; one cannot ({reason.strip()[:300]}). Give "
+                f"a node must be able to run a shard; one cannot ({reason.strip()[:300]}). Give "
                 "all nodes the same versions of Python, TensorFlow and this package."
             ) from error
     except exceptions.RayError:

@@ -23,8 +23,8 @@ def connect(address: str) -> None:
     quiet: dict[str, Any] = {"logging_level": "FATAL", "log_to_driver": False}
     if address and os.environ.get("RAY_AUTH_MODE") != "token":
         log.warning(
-            "the cluster is used without a token, so that whoever reaches its ports can "
-            "run code on it; set RAY_AUTH_MODE=token and RAY_USE_TLS=1 on all nodes"
+            "the cluster is used without a token. Any program that reaches its ports can run code "
+            "on it. Set RAY_AUTH_MODE=token and RAY_USE_TLS=1 on all nodes"
         )
     try:
         with _own_signals():

@@ -209,9 +209,9 @@ def _table(numbers, path, others=()):
             table[name] = values = np.array([float(cell or "nan") for cell in cells])
             whole = np.all((values >= 0) & (values < _MOST_COUNTED) & (values == np.trunc(values)))
             if name in numbers and not whole:
-                raise ValueError(f"{name} has what is no whole number")
+                raise ValueError(f"{name} has a cell that is no whole number")
             if of_metric(name).is_share and np.any((values < 0) | (values > 1)):
-                raise ValueError(f"{name} has what is no share")
+                raise ValueError(f"{name} has a cell that is no share")
             values[np.abs(values) > _LARGEST] = np.nan
     except ValueError as error:
         raise reader.DamagedFileError(path, f"cannot be read ({error})") from None

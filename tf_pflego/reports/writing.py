@@ -96,7 +96,7 @@ def _refuse_others(path, mark):
             if mark.encode() in limited_files.content(path):
                 return
         raise ValueError(
-            f"`output` must be new, or a report of the same directories; {path} is something else. "
+            f"`output` must be new, or a report of the same directories; {path} is another file. "
             "Choose another `output`, or remove it."
         )
 
@@ -197,8 +197,7 @@ def _write_figures(runs, reference, output, format):
     drawn = dict(charts.for_paper(page_parts.Runs(runs, reference)))
     if not drawn:
         raise ValueError(
-            "at least one run must have something to draw; none has an evaluated round yet. Wait "
-            "for the first."
+            "at least one run must have an evaluated round; none has one yet. Wait for the first."
         )
     paths, mark = [output / f"{name}.{format}" for name in drawn], mark_of(run.path for run in runs)
     for path in paths:

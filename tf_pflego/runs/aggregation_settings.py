@@ -92,19 +92,20 @@ def check(config: Any) -> None:
     several = [name for name, is_taken in takes_sums.items() if is_taken]
     if len(several) > 1:
         raise ValueError(
-            f"`{several[0]}` must be given without `{several[1]}`, since each says how uploads are "
-            f"summed; got both. Leave one out, or take dp_mechanism={accounting.SKELLAM} for noise "
-            "on secure sums."
+            f"`{several[0]}` must be given without `{several[1]}`, since each defines the sum of "
+            f"uploads; got both. Remove one, or choose dp_mechanism={accounting.SKELLAM} for "
+            "noise on secure sums."
         )
     if config.dp_epsilon and config.dp_noise_multiplier:
         raise ValueError(
-            "`dp_epsilon` must be given without `dp_noise_multiplier`, which says the same; got "
+            "`dp_epsilon` must be given without `dp_noise_multiplier`, which means the same; got "
             f"{config.dp_epsilon} and {config.dp_noise_multiplier}. Leave one out."
         )
     if is_skellam and not config.secure_sum_bits:
         raise ValueError(
-            f"`secure_sum_bits` must be given with dp_mechanism={accounting.SKELLAM}, whose noise "
-            "clients add to the integers of secure sums; got 0. Set e.g. `secure_sum_bits=24`."
+            f"`secure_sum_bits` must be given with dp_mechanism={accounting.SKELLAM}, since "
+            "clients add its noise to the integers of secure sums; got 0. Set e.g. "
+            "`secure_sum_bits=24`."
         )
     needs_number = config.secure_sum_bits or kinds["robust_sum"] == robust.NORM_BOUND
     if needs_number and config.clip_norm == privacy.ADAPTIVE:

@@ -46,9 +46,8 @@ def facts_of(
         return facts
     if settings.is_private:
         raise ValueError(
-            "`standardize_labels` must be false for a private run, since sums over the labels "
-            "of all clients are no part of what is noised; got true. Scale the labels by what "
-            "is known of them."
+            "`standardize_labels` must be false for a private run, since sums over the labels of "
+            "all clients get no noise; got true. Scale the labels by known numbers."
         )
     earlier = earlier_run.Beginning.of(settings, directory).moments
     mean, deviation = map(tuple, earlier or clients.moments())

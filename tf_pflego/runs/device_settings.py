@@ -55,7 +55,7 @@ def check(run_config: Any) -> None:
     if run_config.num_spare_clients and run_config.participation != "fixed":
         raise ValueError(
             "`num_spare_clients` must be 0 unless `participation` is fixed; got "
-            f"{run_config.num_spare_clients} with {run_config.participation}. Leave out one."
+            f"{run_config.num_spare_clients} with {run_config.participation}. Change one."
         )
     named = len(run_config.client_names.split(","))
     if run_config.min_reports > (most := run_config.most_per_round(named)):
@@ -65,30 +65,31 @@ def check(run_config: Any) -> None:
         )
     if run_config.is_private and run_config.num_spare_clients:
         raise ValueError(
-            "`num_spare_clients` must be 0 with differential privacy, since who is among the first "
-            f"to report is no random draw; got {run_config.num_spare_clients}. Leave it out."
+            "`num_spare_clients` must be 0 with differential privacy, since the first clients to "
+            f"report are no random sample; got {run_config.num_spare_clients}. Leave it out."
         )
     if run_config.is_private and run_config.client_weights != "uniform":
         raise ValueError(
-            "`client_weights` must be uniform with differential privacy, for which clients tell "
-            f"nobody how many examples they have; got {run_config.client_weights}. Set it so."
+            "`client_weights` must be uniform with differential privacy, since clients do not "
+            f"report their numbers of examples then; got {run_config.client_weights}. Set it to "
+            "uniform."
         )
     if run_config.is_private and run_config.output_dir and run_config.checkpoint_every != 1:
         raise ValueError(
-            "`checkpoint_every` must be 1 with differential privacy, so that a server that goes on "
-            "makes no sum again with other participants; got "
-            f"{run_config.checkpoint_every}. Set it to 1."
+            "`checkpoint_every` must be 1 with differential privacy, since a resumed server would "
+            f"repeat a sum with other participants; got {run_config.checkpoint_every}. Set it to "
+            "1."
         )
     if run_config.is_private and run_config.dp_mechanism in ("skellam", "local"):
         raise ValueError(
-            "`dp_mechanism` must be gaussian or banded where clients are other machines, since the "
-            "noise of their own is drawn from a seed of the server's; got "
-            f"{run_config.dp_mechanism}. Choose another, or simulate it."
+            "`dp_mechanism` must be gaussian or banded where clients are other machines, since "
+            f"their own noise would come from the server's seed; got {run_config.dp_mechanism}. "
+            "Choose another, or simulate it."
         )
     if run_config.secure_sum_bits:
         raise ValueError(
-            "`secure_sum_bits` must be 0 where clients are other machines, whose uploads the "
-            f"server sees; got {run_config.secure_sum_bits}. Leave it out, or simulate it."
+            "`secure_sum_bits` must be 0 where clients are other machines, since the server sees "
+            f"their uploads; got {run_config.secure_sum_bits}. Leave it out, or simulate it."
         )
     if run_config.num_new_clients:
         raise ValueError(
@@ -102,6 +103,6 @@ def refuse_exchanges(algorithm: Algorithm) -> None:
     if len(algorithm.exchanges) > 1:
         raise ValueError(
             "`algorithm` must have one exchange per round with differential privacy where clients "
-            "are other machines, since a server that is killed between two would make the first "
-            f"sum again; {algorithm.name} has {len(algorithm.exchanges)}. Choose another method."
+            "are other machines, since a server that is killed between two would repeat the first "
+            f"sum; {algorithm.name} has {len(algorithm.exchanges)}. Choose another method."
         )

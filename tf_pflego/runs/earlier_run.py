@@ -60,9 +60,9 @@ class Beginning(NamedTuple):
         """Raises ValueError if clients were prepared in another way."""
         if self.preprocessing not in (None, clients.preprocessing):
             raise ValueError(
-                "`clients` must have the preprocessing of the run that they start from; theirs was "
-                "fitted anew. Give `preprocessing=pfl.load_run(DIR).clients.preprocessing` to "
-                "`from_table`."
+                "`clients` must have the preprocessing of the run that they start from; theirs "
+                "was fitted again. Give `preprocessing=pfl.load_run(DIR).clients.preprocessing` "
+                "to `from_table`."
             )
         if self.class_names not in (None, clients.class_names):
             raise ValueError(
@@ -84,9 +84,9 @@ def refuse_another(plan: Any) -> None:
         ) from error
     if is_private(earlier):
         raise ValueError(
-            f"`start_from` must be a run without privacy, since epsilon would not count what is "
-            f"released from now on; {directory} has a private one. Start anew, and add "
-            "the epsilons of both runs."
+            "`start_from` must be a run without privacy, since epsilon would not include further "
+            f"releases; {directory} has a private run. Start a new run, and add the epsilons of "
+            "both runs."
         )
     of_classes = names_with(Role.CLIENTS, settings)
     names = [*names_with(Role.ALIKE, settings), "algorithm_source"]
@@ -120,8 +120,8 @@ def warn_of_trained_rows(start_from: str, clients: ClientData) -> None:
         if seen := np.count_nonzero(np.isin(rows, trained)):
             log.warning(
                 f"{seen} of {len(rows)} {split} rows equal rows that the earlier run in "
-                f"{start_from} was trained on, and say little of new ones; leave them "
-                "out, or begin without `start_from`"
+                f"{start_from} was trained on, and show little about new rows. Remove them, or "
+                "begin without `start_from`"
             )
 
 
@@ -144,13 +144,13 @@ def take_over(simulation: Simulation, start_from: str) -> None:
     simulation.start_from(directory / "checkpoints", former)
     stay = sum(number >= 0 for number in former)
     log.info(
-        f"starts from {directory}; clients that go on: {stay}, that begin: "
-        f"{len(former) - stay}, that are not there any more: {len(numbers)}"
+        f"starts from {directory} (clients: {stay} continued, {len(former) - stay} new, "
+        f"{len(numbers)} absent)"
     )
     if others:
         log.warning(
-            f"{others} of those that begin were there with other classes, which number "
-            "the labels of label_space=local; with label_space=global they would go on"
+            f"{others} of the new clients were there with other classes, which number the labels "
+            "of label_space=local. With label_space=global they would continue"
         )
 
 

@@ -66,8 +66,8 @@ def _clients_of_table(settings, directory):
 def _round_robin(settings, dataset, num_clients):
     if dataset.test is None:
         raise ValueError(
-            f"`partition` must be groups or dirichlet for {dataset.name}, which has no test "
-            "examples of its own; got round_robin. Correct `partition`."
+            f"`partition` must be groups or dirichlet for {dataset.name}, which has no own test "
+            "examples; got round_robin. Correct `partition`."
         )
     count = settings.classes_per_client or data.classes_per_client(
         settings.personalization, dataset.num_classes

@@ -19,14 +19,14 @@ def method_of_stored(
     if not is_own(configuration):
         if algorithm is not None:
             raise RunDirectoryError(
-                f"`algorithm` must be left out for the run in {path}, whose method {name} is of "
-                "the package. Leave it out."
+                f"`algorithm` must not be given for the run in {path}, since its method {name} is "
+                "of the package. Leave it out."
             )
         return algorithms.method_of(name)
     if algorithm is None:
         raise RunDirectoryError(
-            f"`algorithm` must be given for the run in {path}, whose method is your own ({name}): "
-            "no code is loaded because a directory names it. Give its file, as in "
+            f"`algorithm` must be given for the run in {path}, with your own method ({name}): no "
+            "code is loaded by its name in a directory. Give its file, as in "
             f"`algorithm='{name}'`, or in Python its builder."
         )
     method = algorithms.method_of(algorithm)
@@ -46,15 +46,15 @@ def network_of_stored(
     if not networks.is_file(name):
         if network is not None:
             raise RunDirectoryError(
-                f"`network` must be left out for the run in {path}, whose network {name} is no "
-                "file. Leave it out."
+                f"`network` must not be given for the run in {path}, since its network {name} is "
+                "no file. Leave it out."
             )
         return name
     if network is None:
         raise RunDirectoryError(
-            f"`network` must be given for the run in {path}, whose network is a file of your own "
-            f"({name}): no file is loaded because a directory names it. Give `network='{name}'`, "
-            "or where it is now."
+            f"`network` must be given for the run in {path}, with your own network file ({name}): "
+            f"no file is loaded by its name in a directory. Give `network='{name}'`, or its "
+            "present path."
         )
     if networks.digest(network) != configuration.get(NETWORK_DIGEST):
         raise RunDirectoryError(

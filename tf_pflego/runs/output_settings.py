@@ -60,11 +60,12 @@ def check(config: Any) -> None:
         )
     if config.start_from and config.is_private:
         raise ValueError(
-            "`start_from` must be left out of a private run, whose epsilon would not count what "
-            "the earlier run has released; got both. Start anew, and add the epsilons of both runs."
+            "`start_from` must not be given for a private run, since its epsilon would not "
+            "include the releases of the earlier run; got both. Start a new run, and add the "
+            "epsilons of both runs."
         )
     if config.start_from and engine_choice.is_elsewhere(config.engine):
         raise ValueError(
-            "`start_from` must be left out with engine=devices, where the clients have their own "
-            "states; got both. Go on with the federation by `resume`."
+            "`start_from` must not be given with engine=devices, where the clients have their own "
+            "states; got both. Continue the federation with `resume`."
         )

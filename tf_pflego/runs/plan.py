@@ -129,8 +129,8 @@ class Plan:
             for name, default in (("network", "auto"), ("personal", "")):
                 if (got := getattr(settings, name)) != default:
                     raise ValueError(
-                        f"`{name}` must be left out where `model` is given; got "
-                        f"{got}. Leave out one of them."
+                        f"`{name}` must not be given where `model` is given; got {got}. Give one "
+                        "of them."
                     )
         statistic_names.learn(self.own_statistics)
 
@@ -257,8 +257,8 @@ def _method_of(settings, algorithm):
         return algorithm
     if algorithm is not None and settings.algorithm != RunConfig.algorithm:
         raise ValueError(
-            "`algorithm` of `RunConfig` must be left out where `algorithm` is given beside it; got "
-            f"{settings.algorithm}. Leave out one of them."
+            "`algorithm` of `RunConfig` must not be given where `algorithm` is given too; got "
+            f"{settings.algorithm}. Give one of them."
         )
     method = algorithms.method_of(settings.algorithm if algorithm is None else algorithm)
     for field in dataclasses.fields(method.settings):

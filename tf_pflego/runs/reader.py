@@ -58,7 +58,7 @@ def configuration(path: pathlib.Path) -> dict[str, Any]:
     try:
         statistic_names.learn(settings.get(OWN_STATISTICS, {}))
     except (TypeError, AttributeError):
-        raise DamagedFileError(path, f"must say how each of {OWN_STATISTICS} is shown") from None
+        raise DamagedFileError(path, f"must define how each of {OWN_STATISTICS} is shown") from None
     return settings
 
 

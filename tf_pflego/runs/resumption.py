@@ -38,14 +38,14 @@ def refuse_another(
     is_banded = is_private(wanted) and wanted["dp_mechanism"] == "banded"
     if is_banded and wanted["num_rounds"] != rounds:
         raise RunDirectoryError(
-            f"`num_rounds` must stay {rounds} with dp_mechanism=banded, whose noise depends on "
-            f"it; got {wanted['num_rounds']}. Start a new run for more rounds."
+            f"`num_rounds` must stay {rounds} with dp_mechanism=banded, since its noise depends "
+            f"on it; got {wanted['num_rounds']}. Start a new run for more rounds."
         )
     if falls and not wanted["schedule_rounds"] and wanted["num_rounds"] != rounds:
         raise RunDirectoryError(
-            f"`num_rounds` must be {rounds}, over which the learning rate of the run in "
-            f"{place} falls; got {wanted['num_rounds']}. Correct it, or start a run whose "
-            "`schedule_rounds` are more than its first `num_rounds`."
+            f"`num_rounds` must be {rounds}, since the learning rate of the run in {place} falls; "
+            f"got {wanted['num_rounds']}. Correct it, or start a run with more `schedule_rounds` "
+            "than its first `num_rounds`."
         )
 
 

@@ -180,7 +180,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self._metrics.close()
         content = self._checkpoints.newest(self._check_metrics)
         if content is None:
-            raise CheckpointError(f"{self.work} must hold a checkpoint; it has none.")
+            raise CheckpointError(f"{self.work} must have a checkpoint; it has none.")
         return self._restore(simulation, content)
 
     def finish(
@@ -249,9 +249,9 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             return where_it_goes_on(self.path)
         if (present or new.exists()) and not overwrite:
             raise RunDirectoryError(
-                f"`output_dir` must not hold another run; {self.path} has "
-                f"{', '.join(reversed(present)) or new.name}. Choose another `output_dir`, go on "
-                "with that run with `resume=True`, or replace it with `overwrite=True`."
+                f"`output_dir` must not contain another run; {self.path} has "
+                f"{', '.join(reversed(present)) or new.name}. Choose another `output_dir`, "
+                "continue that run with `resume=True`, or replace it with `overwrite=True`."
             )
         self._refuse_others()
         return new if present else self.path
@@ -267,7 +267,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             if earlier is None:
                 raise RunDirectoryError(
                     f"`resume` needs the configuration of the run in {self.work}; {_CONFIG} is "
-                    "damaged, and there is no checkpoint. Start anew with `overwrite=True`."
+                    "damaged, and there is no checkpoint. Start again with `overwrite=True`."
                 )
             earlier.pop("versions", None)
         else:
@@ -291,7 +291,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             if metrics.exists() and metrics.stat().st_size:
                 raise RunDirectoryError(
                     f"`resume` needs a checkpoint; {self.work} has none. Choose another "
-                    "`output_dir`, or replace the run with `overwrite=True`; leave out "
+                    "`output_dir`, or replace the run with `overwrite=True`, without "
                     "`checkpoint_every=0`."
                 )
         elif self._checkpoint["round"] > wanted:
@@ -307,7 +307,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         if not path.exists() or path.stat().st_size < expected["bytes"]:
             raise DamagedError(f"{path.name} is missing or was cut off")
         if limited_files.crc32_of(path, expected["bytes"]) != expected["crc32"]:
-            raise DamagedError(f"{path.name} is not what was written")
+            raise DamagedError(f"{path.name} has changed since it was written")
 
     def _go_on(self, simulation, versions):
         """Restores the simulation, and removes files only after that."""
@@ -316,14 +316,14 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         known = None if config is None else config.get("versions")
         if not isinstance(known, dict):
             log.warning(
-                f"{_CONFIG} of the run in {self.work} is damaged and is written again; "
-                f"with which versions its first {self._round} rounds were run is lost"
+                f"{_CONFIG} of the run in {self.work} is damaged and is written again, without "
+                f"the versions of its first {self._round} rounds"
             )
             known = {f"from_round_{self._round + 1}": versions}
         *_, last = [known, *(version for version in known.values() if isinstance(version, dict))]
         if any(last.get(name) != version for name, version in versions.items()):
             log.warning(
-                f"the run in {self.work} goes on with other versions than {last}; its "
+                f"the run in {self.work} continues with other versions than {last}. Its "
                 "results may differ in the last digits"
             )
             known[f"from_round_{self._round + 1}"] = versions

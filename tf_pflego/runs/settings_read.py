@@ -38,7 +38,7 @@ def refuse_unread_of(run_config: RunConfig, task: str, has_own_model: bool) -> N
     }
     for name in filter(not_read.get, not_read):
         raise ValueError(
-            f"`{name}` must be left out unless the run's own network learns quantities; got "
+            f"`{name}` must be given only for quantities with the run's own network; got "
             f"{getattr(run_config, name)} for {task}. Leave it out."
         )
 
@@ -48,6 +48,7 @@ def refuse_others(run_config: RunConfig, of_clients: Mapping[str, Any]) -> None:
     for name, value in of_clients.items():
         if getattr(run_config, name) not in (getattr(RunConfig, name), value):
             raise ValueError(
-                f"`{name}` must be left out where `clients` are given that were not made with it; "
-                f"got {getattr(run_config, name)}. Leave it out, or give it where they are made."
+                f"`{name}` must not be given where `clients` are given that were not made with "
+                f"it; got {getattr(run_config, name)}. Leave it out, or give it where they are "
+                "made."
             )

@@ -140,9 +140,9 @@ class StoredRun(contextlib.AbstractContextManager["StoredRun"]):
             return clients
         if not self._has_dataset:
             raise RunDirectoryError(
-                f"`clients` must be given for the run in {self.path}, which is on arrays of your "
-                f"own ({self.configuration['dataset']}). Call load_run(directory, clients=...) "
-                "with what the run was given."
+                f"`clients` must be given for the run in {self.path}, which is on your own arrays "
+                f"({self.configuration['dataset']}). Call load_run(directory, clients=...) with "
+                "the run's own clients."
             )
         try:
             clients = loading.load_clients(self.run_config, self.path)
@@ -159,9 +159,9 @@ class StoredRun(contextlib.AbstractContextManager["StoredRun"]):
             if self._data_dir is not None or not place or not isinstance(place, str):
                 raise
             raise RunDirectoryError(
-                f"`data_dir` must be given for the run in {self.path}; your own TFDS directory has "
-                f"no {name} that can be read, and the run's was {place!r}. Give "
-                f"`data_dir={place!r}` if you trust what is there."
+                f"`data_dir` must be given for the run in {self.path}; your own TFDS directory "
+                f"has no {name} that can be read, and the run's was {place!r}. Give "
+                f"`data_dir={place!r}` if you trust its files."
             ) from error
 
     @property
@@ -197,10 +197,11 @@ class StoredRun(contextlib.AbstractContextManager["StoredRun"]):
         A model, a method and a network file of the user's own have to be given as in the run.
         """
         if self._has_own_model != (self._given_model is not None):
-            expected, trained = ("given", "yours") if self._has_own_model else ("left out", "ours")
+            is_own = self._has_own_model
+            expected, trained = ("given", "your own") if is_own else ("empty", "the program's")
             raise RunDirectoryError(
-                f"`model` must be {expected} for the run in {self.path}, which trained {trained}. "
-                "Call load_run(directory, ...) with what the run was given."
+                f"`model` must be {expected} for the run in {self.path} with {trained} model. "
+                "Call load_run(directory, ...) with the arguments of the run."
             )
         about = self.configuration
         if not self._has_own_model:
@@ -273,8 +274,8 @@ class StoredRun(contextlib.AbstractContextManager["StoredRun"]):
         with lock.taken(self.path, "run", RunDirectoryError), self.simulation() as simulation:
             if place.is_symlink():
                 raise RunDirectoryError(
-                    f"`run` must have a directory of its own for blocks of clients; {place} is a "
-                    "link. Remove it."
+                    f"`run` must have its own directory for blocks of clients; {place} is a link. "
+                    "Remove it."
                 )
             durable.remove(done_with)
             how = steps, learning_rate, tolerance, toward_mean, served_model

@@ -90,7 +90,7 @@ def check_source(config: Any) -> None:
         name = os.path.basename(config.table)
         if config.dataset not in (name, catalogue.NAMES[0]):
             raise ValueError(
-                f"`dataset` must be left out with `table`; got {config.dataset}. Leave out one."
+                f"`dataset` must not be given with `table`; got {config.dataset}. Give one."
             )
         object.__setattr__(config, "dataset", name)
         # The run is read from other working directories too.
@@ -102,8 +102,8 @@ def check_source(config: Any) -> None:
         field = type(config).__dataclass_fields__[name]
         if not field.metadata["read_with"] and getattr(config, name) != field.default:
             raise ValueError(
-                f"`{name}` must be left out with `client_column`, whose values are the clients; "
-                f"got {getattr(config, name)}. Leave it out."
+                f"`{name}` must not be given with `client_column`, since its values are the "
+                f"clients; got {getattr(config, name)}. Leave it out."
             )
 
 

@@ -93,7 +93,7 @@ def train(
             if directory.finished is not None:
                 log.info(
                     f"the run in {directory.path} is finished, with all "
-                    f"{directory.finished['round']} rounds; nothing is done"
+                    f"{directory.finished['round']} rounds. Nothing is done"
                 )
                 if on_clients is not None:
                     on_clients(reader.columns(directory.path / "clients.csv"))
@@ -288,7 +288,7 @@ class _Run:
                 lost_at = max(lost_at, number)
                 if self._checkpointed is None or losses > self.simulation.max_restarts:
                     raise
-                log.warning(f"{error.what}; the run goes on from its last checkpoint")
+                log.warning(f"{error.what}; the run continues from its last checkpoint")
 
     def _train_new_clients(self, clients):
         """Returns the evaluations of the new clients, and their part of the summary."""

@@ -70,8 +70,8 @@ def export(
                 on_client(entries[-1])
         if entries and quantize != "none" and not formats.holds(path, quantize):
             log.warning(
-                f"`quantize={quantize}` changed nothing: the weights learn on, or are too small "
-                "for TFLite's converter. The files are as without it"
+                f"`quantize={quantize}` has no effect: the weights learn on, or are too small for "
+                "TFLite's converter. The files are as without it"
             )
             quantize = "none"
         content = {**about, "format": format, "quantize": quantize, "clients": entries}
@@ -168,9 +168,9 @@ def refuse_what_cannot_leave(
     columns = () if (of_table := simulation.data.preprocessing) is None else of_table.columns
     if format == "tflite" and (far := [one for one in columns if one.dtype == np.float64]):
         raise ValueError(
-            f"the column {far[0].name!r} must be nearer to 0 for TFLite, which has float32 alone, "
-            f"with mean {far[0].mean:.10g} and deviation {far[0].deviation:.4g}. Subtract "
-            "the mean from it in the table, or choose `format='savedmodel'`."
+            f"the column {far[0].name!r} must be nearer to 0 for TFLite, which has only float32, "
+            f"with mean {far[0].mean:.10g} and deviation {far[0].deviation:.4g}. Subtract the "
+            "mean from it in the table, or choose `format='savedmodel'`."
         )
     if format == "tflite" and (texts := [one.name for one in columns if one.is_text]):
         raise ValueError(
@@ -182,13 +182,13 @@ def refuse_what_cannot_leave(
         return
     if served.personalize is None:
         raise ValueError(
-            "`learning` must be left out for TFLite if clients train a body with loops, as "
-            f"recurrent layers have: TFLite has no gradient of them; {algorithm.name} "
-            "trains the whole network. Export with `learning=False`, or `format='savedmodel'`."
+            "`learning` must be False for TFLite if clients train a body with loops, as in "
+            f"recurrent layers, since TFLite has no gradient of them; {algorithm.name} trains the "
+            "whole network. Export with `learning=False`, or `format='savedmodel'`."
         )
     if tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 20):
         raise ValueError(
-            "`learning` must be left out for TFLite if a body has loops, as recurrent layers have, "
+            "`learning` must be False for TFLite if a body has loops, as in recurrent layers, "
             f"where the interpreter lacks TensorFlow's operations; TensorFlow {tf.__version__} is "
             "installed, which lacks them from 2.20 on. Export with `learning=False`, or "
             "`format='savedmodel'`."
@@ -200,8 +200,8 @@ def warn_of_never_drawn(simulation: Simulation, chosen: list[int]) -> None:
     if never := simulation.never_drawn(chosen):
         log.warning(
             f"{len(never)} of {len(chosen)} clients never took part, such as "
-            f"{simulation.data.name_of(never[0])}, and what they keep is as it began. Train more "
-            "rounds, or let them learn on"
+            f"{simulation.data.name_of(never[0])}, and their states are the initial ones. Train "
+            "more rounds, or let them learn on"
         )
 
 

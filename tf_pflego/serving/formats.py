@@ -83,8 +83,8 @@ def refusing(client, format, learning):
         if isinstance(error, ValueError) and _PACKAGE in pathlib.Path(raised.filename).parents:
             raise
         raise ValueError(
-            f"client {client.name or client.number} must have a model that {format} can hold and "
-            f"compute ({texts.reason(error, 300)}). {instead(format, learning)}"
+            f"client {client.name or client.number} must have a model that {format} can contain "
+            f"and compute ({texts.reason(error, 300)}). {instead(format, learning)}"
         ) from error
 
 

@@ -248,7 +248,7 @@ class NewClients:
                 weights = self._served.fine_tune(weights, one._replace(seed=tf.constant(seed)))
             if not isinstance(weights, Weights):
                 raise ValueError(
-                    "`simulation` must serve a body and a head, for new clients to learn on; "
+                    "`simulation` must train a body and a head, for new clients to learn on; "
                     f"{algorithm.name} serves {type(weights).__name__}. Choose another method."
                 )
             yield weights

@@ -59,7 +59,7 @@ class PersonalModels:
             of_body = functions["digest"]()["digest"].numpy().decode()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"`bundle` must be a directory with one; {self.path} cannot be read as one "
+                f"`bundle` must be the directory of a bundle; {self.path} cannot be read as one "
                 f"({' '.join(str(error).split())[:200]}). Export it with `format='bundle'`."
             ) from error
         if of_body != digest:
@@ -136,7 +136,7 @@ class PersonalModels:
                 about = preprocessing.Preprocessing.of_json(limited_files.json_object(place))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise ValueError(
-                    f"`bundle` must be a directory with one; {place} cannot be read "
+                    f"`bundle` must be the directory of a bundle; {place} cannot be read "
                     f"({texts.reason(error)}). Export the bundle again."
                 ) from error
         of_table = new_rows.read(table, about, missing, separator, decimal)
@@ -172,9 +172,9 @@ class PersonalModels:
         """
         if self._learn is None:
             raise ValueError(
-                f"`bundle` must be a directory with one that learns; {self.path} has no "
-                "`personalize`. "
-                "Export it with `learning=True`, of a method that trains a head over a fixed body."
+                f"`bundle` must be a directory with a bundle that learns; {self.path} has no "
+                "`personalize`. Export it with `learning=True`, of a method that trains a head "
+                "over a fixed body."
             )
         steps = values.whole("steps", steps, 0)
         rate = rate_of(learning_rate)

@@ -131,14 +131,14 @@ class Checkpoints:
                 continue
             if damaged:
                 log.warning(
-                    f"a checkpoint in {self.directory} is damaged "
-                    f"({'; '.join(damaged)}); the one of round {content['round']} is used"
+                    f"a checkpoint in {self.directory} is damaged ({'; '.join(damaged)}), and the "
+                    f"checkpoint of round {content['round']} is used"
                 )
             return content
         if damaged:
             raise CheckpointError(
                 f"at least one checkpoint in {self.directory} must be whole; all are damaged "
-                f"({'; '.join(damaged)}). Put back a whole copy, or start anew in another "
+                f"({'; '.join(damaged)}). Put back a whole copy, or start again in another "
                 "directory."
             )
         return None
@@ -168,8 +168,8 @@ class Checkpoints:
                     pass  # Each is checked when it is read.
         except DamagedError as error:
             raise CheckpointError(
-                f"the checkpoint in {self.directory} must hold what a simulation like this has "
-                f"written; {error}. Put back a whole copy, or start anew in another directory."
+                f"the checkpoint in {self.directory} must contain the state of this simulation; "
+                f"{error}. Put back a whole copy, or start again in another directory."
             ) from error
         flat = [tf.constant(server[name]) for name in nests.positions(server_state)]
         states.forget()
@@ -255,7 +255,7 @@ class Checkpoints:
         except (ValueError, KeyError, TypeError, RecursionError):
             whole = False
         if not whole:
-            raise DamagedError("it is not what was written")
+            raise DamagedError("it has changed since it was written")
         if isinstance(content, dict) and json.dumps(content.get("format")) != str(_FORMAT):
             raise CheckpointError(
                 f"{path} must have the format {_FORMAT}; it has {content.get('format')!r:.40}. Use "
@@ -270,7 +270,7 @@ class Checkpoints:
             except limited_files.DamagedFileError as error:
                 raise DamagedError(f"{file.name} {error}") from error
             if not is_whole:
-                raise DamagedError(f"{file.name} is not what was written")
+                raise DamagedError(f"{file.name} has changed since it was written")
         return content
 
     def _remove_the_rest(self):

@@ -175,8 +175,8 @@ def checked_model(served: ServedClient) -> tf.keras.Model:
     if not np.allclose(got, expected, rtol=0, atol=_TOLERANCE * largest, equal_nan=True):
         raise ValueError(
             "the body must be as it was when the run was made from it; its copy gives client "
-            f"{served.number} logits that differ by {np.abs(got - expected).max():.2g}. Leave the "
-            "Keras model as it is, and let each layer's `get_config` say all that it computes with."
+            f"{served.number} logits that differ by {np.abs(got - expected).max():.2g}. Do not "
+            "change the Keras model, and let each layer's `get_config` return all its arguments."
         )
     return model
 

@@ -47,13 +47,13 @@ def start_from(
     content = checkpoints.newest()
     if content is None:
         raise CheckpointError(
-            f"`directory` must hold a checkpoint; {directory} has none. Correct the path."
+            f"`directory` must have a checkpoint; {directory} has none. Correct the path."
         )
     if "claim" in content or "wrapper/0/secret" in (content.get("server_state") or ""):
         raise ValueError(
-            f"`directory` must have the checkpoint of a run without privacy, since nothing counts "
-            f"what is released from now on; {directory} has a private one. Start anew, and add the "
-            "epsilons of both runs."
+            "`directory` must have the checkpoint of a run without privacy, since epsilon would "
+            f"not include further releases; {directory} has a private run. Start a new run, and "
+            "add the epsilons of both runs."
         )
     about = identity(self)
     wanted = {name: about[name] for name in ("algorithm", "client_state")}

@@ -71,7 +71,7 @@ def build(place, algorithm, clients, server_state, federation, seed, max_restart
         return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
     if is_elsewhere(name):
         raise ValueError(
-            "`engine` devices must be told where the clients are; got its name alone. Use "
+            "`engine` devices must have the addresses of the clients; got only its name. Use "
             "`tf-pflego serve`, or `tf_pflego.devices.server.serve`."
         )
     if not hasattr(place, "engine"):

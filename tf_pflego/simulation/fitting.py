@@ -23,8 +23,8 @@ def refuse_changed_turns(algorithm: Algorithm) -> None:
     if drawn is not None and drawn.mode == "cyclic":
         raise ValueError(
             "`participation` must not be cyclic for clients of a private method to leave or join: "
-            "who stays would move to another turn, and take part more often than was accounted "
-            f"for; got {drawn}. Draw participants with binomial, or start anew."
+            "the others would change their turns, and participate more often than the accounting "
+            f"assumes; got {drawn}. Choose binomial participation, or start again."
         )
 
 
@@ -98,17 +98,17 @@ def _check_scale(model, data):
     first, *_, last = data.example_shape
     if len(data.example_shape) == 3 and first in (1, 3) and last > 4:
         log.warning(
-            f"examples of shape {data.example_shape} look like images whose channels "
-            "come first; layers of Keras take them last: np.moveaxis(images, 1, -1)"
+            f"examples of shape {data.example_shape} look like images with the channels first. "
+            "Keras layers take them last: np.moveaxis(images, 1, -1)"
         )
     some = stored[:_LOOKED_AT]
     is_whole = stored.dtype.kind == "f" and some.min() >= 0
     is_pixels = is_whole and _LEAST_OF_PIXELS < some.max() <= 255
     if is_pixels and not scales:
         log.warning(
-            f"the examples are floats from {some.min():g} to {some.max():g}, as pixels "
-            "are before they are scaled, on which networks learn badly; divide them by 255, or "
-            "give them as uint8"
+            f"the examples are floats from {some.min():g} to {some.max():g}, as pixels are before "
+            "they are scaled, on which networks learn badly. Divide them by 255, or give them as "
+            "uint8"
         )
 
 

@@ -154,8 +154,8 @@ def _filed(features):
     size, directory = math.prod(features.shape) * features.dtype.itemsize, tempfile.gettempdir()
     if not rows.fit_disk(size, directory):
         raise file_arrays.NoRoomError(
-            f"features of {size} bytes must fit half of what is free in {directory}; they do not. "
-            "Free some, or set the variable TMPDIR to a directory with more room."
+            f"features of {size} bytes must fit into half of the free space of {directory}; they "
+            "do not. Free some, or set the variable TMPDIR to a directory with more room."
         )
     writer = file_arrays.Writer()
     for block in features.blocks:

@@ -350,9 +350,9 @@ def refuse_without_own_head(algorithm: Algorithm, name: str) -> None:
     else:
         what = "there the whole network learns on, or clients keep no head"
     raise ValueError(
-        f"`served_model` must be a model whose clients keep a head that learns on, for a pass over "
-        f"all clients; got {name} of {algorithm.name}: {what}. Take the clients one by one, with "
-        "`NewClients`."
+        "`served_model` must be a model with a head of each client that learns on, for a pass "
+        f"over all clients; got {name} of {algorithm.name}: {what}. Take the clients one by one, "
+        "with `NewClients`."
     )
 
 

@@ -117,9 +117,9 @@ def new_client(simulation: Any, name: str, client: str = "new") -> tuple[np.ndar
     rows, count = algorithm.model.num_classes, data.num_global_classes
     if count > rows:
         raise ValueError(
-            f"the client {values.shown(client)} must be one of the run, whose heads have "
-            f"{rows} of {count} classes each; it is new, and nothing says which classes it has. "
-            "Leave out its rows, let it learn on from the run by `personalize`, or train with "
+            f"the client {values.shown(client)} must be one of the run, since its heads have "
+            f"{rows} of {count} classes each; it is new, and its classes are unknown. Remove its "
+            "rows, let it learn on from the run by `personalize`, or train with "
             "`label_space='global'`."
         )
     classes = np.where(np.arange(rows) < count, np.arange(rows), -1).astype(np.int32)
@@ -129,8 +129,8 @@ def new_client(simulation: Any, name: str, client: str = "new") -> tuple[np.ndar
     if not isinstance(weights, Weights) and algorithm.served[name].fine_tune is not None:
         raise ValueError(
             f"the client {values.shown(client)} must be one of the run, since {algorithm.name} "
-            "makes a client's model of its examples; it is new. Leave out its rows, or let it "
-            "learn on from the run by `personalize`."
+            "makes a client's model of its examples; it is new. Remove its rows, or let it learn "
+            "on from the run by `personalize`."
         )
     return classes, weights
 

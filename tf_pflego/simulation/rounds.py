@@ -79,9 +79,9 @@ class Rounds:
             if left_out | asked.absent == everybody:
                 raise NotFiniteError(
                     f"round {number}: at least one participant's update must be finite; got "
-                    f"infinite numbers or NaN from all of them, {named(left_out)}. Nothing of the "
-                    "round is kept. Lower `client_learning_rate` or, if the loss has grown over "
-                    "the rounds, `server_learning_rate`; if neither helps, scale the examples."
+                    f"infinite numbers or NaN from all of them, {named(left_out)}. The round is "
+                    "not kept. Lower `client_learning_rate` or, if the loss has grown over the "
+                    "rounds, `server_learning_rate`; if neither helps, scale the examples."
                 )
         record["dropped"] += asked.missing()
         if asked.absent:
@@ -91,8 +91,8 @@ class Rounds:
         if left_out:
             record |= {"not_finite": len(left_out), "not_finite_clients": sorted(left_out)}
             log.warning(
-                f"round {number}: what {named(left_out)} computed is not finite "
-                "(infinite or NaN), so the round is run without; if it happens often, lower "
+                f"round {number}: what {named(left_out)} computed is not finite (infinite or "
+                "NaN), and the round is run without. If this happens often, lower "
                 "client_learning_rate or scale the examples"
             )
         return new_state, record, metrics
@@ -143,7 +143,7 @@ class Rounds:
                 raise NotFiniteError(
                     f"round {number}: the server's state must stay finite; the uploads of "
                     f"{named(ids)} are finite but would make {', '.join(leaves)} infinite or NaN. "
-                    "Nothing of the round is kept. Lower `server_learning_rate`, or "
+                    "The round is not kept. Lower `server_learning_rate`, or "
                     "`client_learning_rate` if the method has no other."
                 )
             record["bytes_down"] += num_bytes(message) * len(ids) + num_bytes(cohort.messages)

@@ -302,8 +302,8 @@ class Simulation(Trained):
         checkpoints = self._checkpoints.get(key, checkpoints)
         if key not in self._checkpoints and checkpoints.exist():
             raise ValueError(
-                f"`directory` must not hold checkpoints of another simulation; {directory} does. "
-                "Restore them first, or choose another directory."
+                f"`directory` must not contain checkpoints of another simulation; {directory} "
+                "does. Restore them first, or choose another directory."
             )
         checkpoints.kept = kept
         self.save_to(checkpoints)
@@ -329,8 +329,8 @@ class Simulation(Trained):
         content = checkpoints.newest()
         if content is None:
             raise CheckpointError(
-                f"`directory` must hold a checkpoint; {directory} has none. "
-                "Correct the path, or `save` one there."
+                f"`directory` must have a checkpoint; {directory} has none. Correct the path, or "
+                "`save` one there."
             )
         self.restore_from(checkpoints, content)
         for others in self._checkpoints.values():

@@ -239,8 +239,8 @@ class Trained:
         if not isinstance(split, str):
             if client_ids is not None:
                 raise ValueError(
-                    f"`client_ids` must be left out with a table; got {values.shown(client_ids)}. "
-                    "Give the rows of these clients alone."
+                    "`client_ids` must not be given with a table; got "
+                    f"{values.shown(client_ids)}. Give the rows of these clients alone."
                 )
             from tf_pflego.data.tables import new_rows  # It takes pyarrow.
 
@@ -248,7 +248,7 @@ class Trained:
             return predicting.predictions(self, rows, served_model)
         if missing != AUTO:
             raise ValueError(
-                "`missing` must be left out for a split, which has no gaps; got "
+                "`missing` must not be given for a split, which has no gaps; got "
                 f"{values.shown(missing)}. Leave it out."
             )
         name = served_name(self.algorithm, served_model)

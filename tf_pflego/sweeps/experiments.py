@@ -160,19 +160,19 @@ class Experiment:
                 values.number("paper", settings["paper"])
             for name in settings.keys() & OF_SWEEP:
                 raise ValueError(
-                    f"`{what}` must not have `{name}`, which the sweep says itself. Leave it out."
+                    f"`{what}` must not have `{name}`, which the sweep sets itself. Leave it out."
                 )
         cells = self.planned
         _refuse_unread({name for settings in groups.values() for name in settings}, cells)
         if not self.trials and any(cell.is_searched for cell in cells):
             raise ValueError(
-                "`trials` must say how many settings of a range are tried; got 0. Set `trials=20`."
+                "`trials` must be the number of settings to try in a range; got 0. Set `trials=20`."
             )
         again = set(self.seeds) & set(self.tuning_seeds)
         if again and any(cell.choices for cell in cells):
             raise ValueError(
                 "`tuning_seeds` must not be among the `seeds` that are reported, or the choice "
-                f"would be made on what is compared; got {min(again)} in both. Choose others."
+                f"would be made on the compared results; got {min(again)} in both. Choose others."
             )
         if self.reference is not None:
             values.one_of("reference", self.reference, [*dict.fromkeys(c.label for c in cells)])

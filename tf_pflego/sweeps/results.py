@@ -133,5 +133,5 @@ def load(output_dir: str | pathlib.Path) -> Sweep:
     except (OSError, KeyError, TypeError, AttributeError, limited_files.DamagedFileError) as error:
         raise ValueError(
             f"`output_dir` must be the directory of a sweep; {directory} is not ({_DESCRIPTION}: "
-            f"{error}). Name what `sweep` was given."
+            f"{error}). Name the directory of the `sweep`."
         ) from None

@@ -70,9 +70,9 @@ def write(file: BinaryIO, array: np.ndarray) -> None:
         file.flush()
     except OSError as error:
         raise NoRoomError(
-            f"{tempfile.gettempdir()} must have room for the clients' data, of which "
-            f"{array.nbytes} bytes were to be written; it has not ({error.strerror}). Free some, "
-            "or set the variable TMPDIR to a directory with more room."
+            f"{tempfile.gettempdir()} must have room for the clients' data, at least "
+            f"{array.nbytes} bytes; it has not ({error.strerror}). Free some, or set the variable "
+            "TMPDIR to a directory with more room."
         ) from error
 
 

@@ -169,7 +169,7 @@ def object_of(text: bytes) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(value, dict):
-        raise ValueError(f"it holds a {type(value).__name__}, not an object")
+        raise ValueError(f"it contains a {type(value).__name__}, not an object")
     _check(value, _DEEPEST)
     return value
 

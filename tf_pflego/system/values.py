@@ -83,7 +83,7 @@ def number(
     checked = float(real)  # Integers outside may be too large for it.
     if 0 < abs(checked) < _LEAST_FLOAT:
         raise ValueError(
-            f"`{name}` must be at least {_LEAST_FLOAT:.2g} in size, which float32 can hold; got "
+            f"`{name}` must be at least {_LEAST_FLOAT:.2g} in size, the least of float32; got "
             f"{value}. Raise `{name}`."
         )
     return checked

@@ -54,8 +54,8 @@ def build_learning_process(
     single = any(one.client_message or one.sees_single_clients for one in process.exchanges)
     if types.num_tensors(states) or single:
         raise ValueError(
-            f"`algorithm` must keep nothing at clients; got {algorithm.name}, whose clients keep a "
-            "state, or are told or tell the server something of their own. Use `build_process`."
+            "`algorithm` must have no states of clients, and no messages from or to single "
+            f"clients; got {algorithm.name}, which has. Use `build_process`."
         )
 
     def inputs_of(dataset, number):

@@ -46,8 +46,8 @@ def private_aggregator(
     values.instance("clients", clients, ClientData, "Make them with `from_arrays`.")
     if not np.allclose(clients.client_weights, 1 / participation.num_clients):
         raise ValueError(
-            "`clients` must count alike, and be as many as `participation` draws from, for what is "
-            "claimed of privacy; got others. Make them with `uniform_weights=True`."
+            "`clients` must have equal weights, and be the clients of `participation`, for the "
+            "claim of privacy; got others. Make them with `uniform_weights=True`."
         )
     federation = participation.federation
     server = algorithm.init_server(federation)

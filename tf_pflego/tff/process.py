@@ -168,7 +168,7 @@ def build_process(
     if aggregator is not None and not isinstance(aggregator, factories):
         raise TypeError(
             "`aggregator` must be a factory of `tff.aggregators` or `tff.learning`; got "
-            f"{type(aggregator).__name__}. Call what makes one, or leave it out."
+            f"{type(aggregator).__name__}. Call the function that makes one, or leave it out."
         )
     num_clients = values.whole("num_clients", num_clients, 1)
     rate = values.number("clients_per_round", clients_per_round, above=0, at_most=num_clients)
@@ -176,9 +176,9 @@ def build_process(
     specs = types.Specs.traced(algorithm, data_spec, federation)
     if isinstance(specs.server, Wrapped):
         raise ValueError(
-            "`algorithm` must be a method as it is built, since aggregators of TFF say here what "
-            f"happens to uploads; got {algorithm.name} with a wrapper such as `pfl.with_dp`. Leave "
-            "the wrapper out and give `aggregator`, such as `pfl.tff.private_aggregator(...)`."
+            "`algorithm` must be a method without a wrapper, since aggregators of TFF define the "
+            f"sums here; got {algorithm.name} with a wrapper such as `pfl.with_dp`. Remove the "
+            "wrapper and give `aggregator`, such as `pfl.tff.private_aggregator(...)`."
         )
     how = Aggregator(tff.aggregators.SumFactory(), SUM)
     if aggregator is not None:
@@ -189,7 +189,7 @@ def build_process(
     ]
     if aggregator is not None and any(steps.sees_single_clients for steps in exchanges):
         raise ValueError(
-            f"`aggregator` must be left out for {algorithm.name}, whose server sees what single "
-            f"clients upload; got {type(aggregator).__name__}. Leave it out."
+            f"`aggregator` must not be given for {algorithm.name}, since its server sees the "
+            f"uploads of single clients; got {type(aggregator).__name__}. Leave it out."
         )
     return FederatedProcess(algorithm, exchanges, specs, federation)

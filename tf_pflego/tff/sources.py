@@ -101,8 +101,9 @@ def _pair(split, element):
         return checks.array(element[0], what), element[1]
     form = sorted(element) if isinstance(element, Mapping) else type(element).__name__
     raise TypeError(
-        f"an element of `{split}` must be a pair (example, label), or a dictionary of two with the "
-        f"key {' or '.join(_LABELS)}; got {form}. Use `preprocess` of the client data to make such."
+        f"an element of `{split}` must be a pair (example, label), or a dictionary of two with "
+        f"the key {' or '.join(_LABELS)}; got {form}. Use `preprocess` of the client data to "
+        "convert it."
     )
 
 
@@ -199,7 +200,7 @@ class ClientsIterator(tff.program.FederatedDataSourceIterator):
             raise ValueError(
                 f"`train_per_round_clients` must be the number of participants; got {k} for a "
                 f"round in which {len(ids)} take part. Take the `clients_per_round` of the "
-                "participation, whose mode must be fixed."
+                "participation, with the mode fixed."
             )
         return [dataset_of(source.clients, i, "train", source.batch_size) for i in ids.tolist()]
 

@@ -112,7 +112,7 @@ def test_folders_and_pictures_that_are_not_the_published_ones_are_refused_by_nam
     refused(data_dir, "No such file or directory: .*manual/office_home/Real World")
     (folder / "RealWorld").rename(folder / "Real World")
     shutil.copytree(folder / "Product" / "TV", folder / "Product" / "Bike")
-    refused(data_dir, "'Bike' is in one of the folders Art and Product alone")
+    refused(data_dir, "'Bike' is in one of the folders Art and Product only")
     shutil.rmtree(folder / "Product" / "Bike")
     path = folder / "Real World" / "pen" / "00002.jpg"
     whole = path.read_bytes()

@@ -189,7 +189,7 @@ def given(**fields):
 
 REFUSED = [
     (lambda: data.assign_clients(dataset_of((7,)), with_shift("rotate")),
-     r"must be images for shift=rotate, .*; got uint8 of shape \(7,\). Leave out `shifted_"),
+     r"must be images for shift=rotate, .*; got uint8 of shape \(7,\). Set `shifted_"),
     (lambda: data.assign_clients(dataset_of(dtype=float), with_shift("invert")),
      r"must be images for shift=invert, uint8 of .*; got float64 of shape \(3, 4\)"),
     (lambda: with_shift("mirror"), "`shift` must be one of rotate, invert; got 'mirror'"),

@@ -117,7 +117,7 @@ def test_a_partition_is_saved_with_its_validation_examples(tmp_path):
         held.with_validation(labels, 0.25, seed=0)
     twice = dataclasses.replace(held, train_indices=partition.train_indices)
     source = data.Examples(np.zeros((100, 1)), labels)
-    with pytest.raises(ValueError, match=r"must be dealt once.*train.*validation"):
+    with pytest.raises(ValueError, match=r"must have one client.*train.*validation"):
         data.assign_clients(data.Dataset("five", source, source, 5), twice)
 
 

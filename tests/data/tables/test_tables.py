@@ -165,7 +165,7 @@ def test_missing_values_are_filled_or_left_out(missing, tmp_path, caplog):
     assert said in caplog.text
     if missing == "drop":
         assert count == sum(schools.SIZES) - 2
-        assert "2 of 45 rows lack a value and are left out" in caplog.text
+        assert "2 of 45 rows lack a value and are excluded" in caplog.text
         return
     assert count == sum(schools.SIZES)
     in_order = np.zeros([count, 3], np.float32)

@@ -67,7 +67,7 @@ def test_a_client_that_is_away_is_said_once_and_so_is_its_return(tmp_path, monke
     serve(config, clients_like(), tmp_path, [away], {"min_reports": 2})
     name = federation.NAMES[2]
     assert [line for line in caplog.messages if line.startswith(f"{name} ")] == [
-        f"{name} is left out of round 2: it has not answered in time",
+        f"{name} is excluded from round 2: it has not answered in time",
         f"{name} is back",
     ]
     _, records = ends_of(tmp_path / "run")

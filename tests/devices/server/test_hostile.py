@@ -51,8 +51,8 @@ PRIVATE = {
 }
 # What it does, round by round, and what is said of that.
 CASES = [
-    (filled("summed/", 3e38), "is left out of round 1: its upload has norm"),
-    (filled("summed/", 1e4), "is left out of round 2: its upload has norm"),
+    (filled("summed/", 3e38), "is excluded from round 1: its upload has norm"),
+    (filled("summed/", 1e4), "is excluded from round 2: its upload has norm"),
     (counted(900, 3), "must count examples; got 900, 3"),  # More right than there are.
     (counted(-5, -3), "must count examples; got -5, -3"),
     (counted(1e308, 1e308), "is not finite, or above 1e+15"),
@@ -116,7 +116,7 @@ def test_a_client_weighs_as_it_has_told(tmp_path, monkeypatch, caplog):
 
     records = trained(tmp_path, monkeypatch, hostile(change), 1, algorithm="fedavg")
     assert records[0]["participants"] == 2
-    assert f"{HOSTILE} is left out of round 1: it must weigh 0.389, by the examples" in caplog.text
+    assert f"{HOSTILE} is excluded from round 1: it must weigh 0.389, by its" in caplog.text
 
 
 def test_a_client_with_many_examples_takes_part(tmp_path, monkeypatch):
@@ -136,7 +136,7 @@ def test_no_upload_of_a_private_run_is_longer_than_its_bound(tmp_path, monkeypat
     changed = hostile(of_norm(BOUND), of_norm(1.1 * BOUND))
     trained(tmp_path, monkeypatch, changed, **PRIVATE)
     (line,) = [one for one in caplog.messages if "its upload is longer than the bound" in one]
-    assert line.startswith(f"{HOSTILE} is left out of round 2")
+    assert line.startswith(f"{HOSTILE} is excluded from round 2")
 
 
 @pytest.mark.thorough

@@ -73,7 +73,7 @@ HOSTILE = {
     "to another request": (_saying(to="0" * 32), "another request"),
     "to no request": (_saying(to=None), "another request"),
     "a refusal with a control sequence": (_saying(error="\x1b[2Jno\nno"), "it says: ?[2Jno?no"),
-    "arrays missing, again and again": (_saying(missing=["ab"]), "missing that it was sent"),
+    "arrays missing, again and again": (_saying(missing=["ab"]), "lacks arrays that were sent"),
     "another shape": (_with_array("float32", [4], 16), "of shape [3]"),
     "another dtype": (_with_array("int32", [3], 12), "float32"),
     "a dtype of objects": (_with_array("object", [3], 24), "dtype"),
@@ -181,7 +181,7 @@ def test_who_is_dead_costs_a_deadline_once(federation, sockets, monkeypatch):
 
 def test_a_directory_that_others_may_write_to_is_refused(tmp_path):
     tmp_path.chmod(0o770)
-    with pytest.raises(PermissionError, match=r"yours alone \(mode 700\); .* has mode 770"):
+    with pytest.raises(PermissionError, match=r"open to you only \(mode 700\); .* has mode 770"):
         links_to(tmp_path).__enter__()
 
 

@@ -96,7 +96,7 @@ def test_what_scales_and_moves_is_known_and_inference_asks_for_statistics():
     plain.layers[1].trainable = False
     frozen = Body(plain)
     assert not frozen.is_live and not any(frozen.is_normalizing) and not frozen.first_statistics
-    with pytest.raises(ValueError, match=r"must have 4 statistics .* got 0. Serve what"):
+    with pytest.raises(ValueError, match=r"must have 4 statistics .* got 0. Use the"):
         body(leaves(body.initial_theta), examples_of(body))
 
 

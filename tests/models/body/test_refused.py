@@ -141,7 +141,7 @@ def with_a_weight(model, value):
 
 # What is refused, what the message says, and a remedy that it names; without one, it is in BODIES.
 REFUSED = {
-    "noise": (lambda: dense(layers.GaussianNoise(0.5)), "no random numbers other than.*Leave out"),
+    "noise": (lambda: dense(layers.GaussianNoise(0.5)), "no random numbers except.*Remove other"),
     "frozen backbone with noise": (
         lambda: on_top_of(backbone_with_noise()),
         "no random numbers.*frozen backbone.*training=False in the `call`",
@@ -208,7 +208,7 @@ REFUSED = {
     ),
     "python": (
         lambda: (called(Effect(), 4), (4,)),
-        "an effect of its own .*PyFunc",
+        "a side effect .*PyFunc",
         lambda: (called(Effect(python=False), 4), (4,)),
     ),
 }

@@ -70,7 +70,7 @@ def _classes(folder):
     for domain, found in zip(DOMAINS[1:], others, strict=True):
         if found != names:
             odd = min({*found} ^ {*names})
-            raise ValueError(f"{odd!r} is in one of the folders {DOMAINS[0]} and {domain} alone")
+            raise ValueError(f"{odd!r} is in one of the folders {DOMAINS[0]} and {domain} only")
     return names
 
 

@@ -104,8 +104,8 @@ def reading(name: str, directory: str, what: str) -> Iterator[None]:
         raise DatasetError(
             f"`dataset` {name}, {what}, must be readable in {directory}; it is not "
             f"({reason(error)}). A file there is damaged, of another version or not permitted to "
-            "you. Put back a whole copy, or point `data_dir` to another directory, in which it can "
-            "be prepared anew with `download=True`."
+            "you. Put back a whole copy, or prepare it again in another `data_dir` with "
+            "`download=True`."
         ) from error
 
 
@@ -137,8 +137,8 @@ def _there_or_prepared(name, data_dir, download, is_ours):
     manual = getattr(known, "MANUAL", None) if is_ours else None
     if manual and not (manual_dir / manual).exists():
         raise DatasetError(
-            f"`dataset` {name} is not in {root}, and {manual_dir / manual}, from which it is made, "
-            f"is not there either. {known.MANUAL_DOWNLOAD_INSTRUCTIONS}"
+            f"`dataset` {name} is not in {root}, and {manual_dir / manual}, from which it is "
+            f"made, does not exist either. {known.MANUAL_DOWNLOAD_INSTRUCTIONS}"
         )
     try:
         return _prepare(known, name, root, manual_dir, is_ours)

@@ -75,7 +75,7 @@ def _drawn(group, share, partition, seed):
         )
     if count and group in partition.client_groups:
         raise ValueError(
-            f"`partition` must have no {group} clients yet; got one that has. Draw them once."
+            f"`partition` must have no {group} clients yet; got one that has. Choose them once."
         )
     return np.sort(seeds.generator(seed, name).permutation(num_clients)[:count])
 
@@ -145,6 +145,6 @@ def _refuse_no_images(shift, examples):
     if examples.ndim not in (3, 4) or not fits:
         raise ValueError(
             f"the examples must be images for shift={shift}, {kinds} of shape (height, width) or "
-            f"(height, width, channels); got {examples.dtype} of shape {examples.shape[1:]}. Leave "
-            "out `shifted_fraction`, or choose another dataset."
+            f"(height, width, channels); got {examples.dtype} of shape {examples.shape[1:]}. Set "
+            "`shifted_fraction` to 0, or choose another dataset."
         )

@@ -40,6 +40,6 @@ def positions_of(groups: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np
     if groups.shape != labels.shape or groups.dtype.kind == "f":
         raise ValueError(
             f"`groups` must be {len(labels)} ids, integers or text, one for each label; got "
-            f"{groups.dtype} of shape {groups.shape}. Say of each example which group it is of."
+            f"{groups.dtype} of shape {groups.shape}. Give each example its group."
         )
     return np.unique(groups, return_inverse=True)

@@ -105,7 +105,7 @@ class Partition:
         if rows.max() >= len(labels):
             raise ValueError(
                 f"`labels` must cover the training arrays, {rows.max() + 1} or more; got "
-                f"{len(labels)}. Give the labels of the dataset that was dealt out."
+                f"{len(labels)}. Give the labels of the partition's dataset."
             )
         return self.with_rows_held_out(held_out(labels[rows], offsets, fraction, seed))
 
@@ -114,7 +114,7 @@ class Partition:
         if self.validation_indices is not None:
             raise ValueError(
                 "the partition must not have validation examples yet; it has "
-                f"{sum(map(len, self.validation_indices))}. Leave out one of the two draws."
+                f"{sum(map(len, self.validation_indices))}. Choose them once."
             )
         rows, offsets = joined(self.train_indices, "train indices")
         before = starts(chosen)  # How many are held out before each row.

@@ -72,14 +72,14 @@ def round_robin(
     for name, labels in labels_of.items():
         if num_clients > len(labels):
             raise ValueError(
-                f"`num_clients` must be at most {len(labels)}, the number of {name} examples, of "
-                f"which every client needs one; got {num_clients}. Lower `num_clients`."
+                f"`num_clients` must be at most {len(labels)}, the number of {name} examples, "
+                f"since every client needs one; got {num_clients}. Lower `num_clients`."
             )
     rng = seeds.generator(seed, "partition/classes")
     holds = _draw_classes(num_clients, per_client, num_classes, rng)
     if not (held := holds.any(axis=0)).all():
         without = ", ".join(map(str, np.flatnonzero(~held)))
-        log.info(f"no client holds the classes {without}, and their examples are not used")
+        log.info(f"no client has the classes {without}, and their examples are not used")
     indices = []
     for name, labels in labels_of.items():
         owner = _deal(labels, holds, seeds.generator(seed, f"partition/{name}"))

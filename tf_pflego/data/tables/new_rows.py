@@ -48,8 +48,8 @@ def read(
     """
     if preprocessing is None or not preprocessing.client_column:
         raise ValueError(
-            "`table` must be left out for a run whose clients came from no table, since no columns "
-            "are known that its examples were made of. Predict examples with `client_model`."
+            "`table` must not be given for a run without a table, since no columns of its "
+            "examples are known. Predict examples with `client_model`."
         )
     missing = values.one_of("missing", missing, (AUTO, *MISSING))
     missing = preprocessing.missing if missing == AUTO else missing

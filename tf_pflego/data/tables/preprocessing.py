@@ -111,7 +111,7 @@ class Preprocessing:
             is_text = values.truth("is_text", column.get("is_text", False))
             are_alike &= not is_text or {*map(type, categories or ())} == {str}
             if not (np.isfinite(mean) and 0 < deviation < np.inf and are_alike):
-                raise ValueError(f"the column {column['name']!r:.40} cannot be prepared so")
+                raise ValueError(f"the column {column['name']!r:.40} cannot be prepared like this")
             columns.append(Column(str(column["name"]), categories, mean, deviation, is_text))
         names = written.get("class_names")
         names = None if names is None else tuple(map(str, names))
@@ -227,8 +227,8 @@ def _moments(array, name):
     if most - least < _FAR * np.spacing(np.nanmax(np.abs(numbers))):
         if most != least and not pa.types.is_floating(array.type):
             raise ValueError(
-                f"the column {name!r} must be of numbers that float64 can tell apart; they are "
-                f"from {least} to {most}. Subtract {least} from all, or leave the column out of "
+                f"the column {name!r} must be of numbers that differ in float64; they are from "
+                f"{least} to {most}. Subtract {least} from all, or leave the column out of "
                 "`feature_columns`."
             )
         return float(np.nanmean(numbers)), 1.0
@@ -239,7 +239,7 @@ def _categories(array, name, encoding):
     categories = reading.distinct(reading.categories(array, name))
     if encoding == "one_hot" and len(categories) > _MOST_ONE_HOT:
         raise ValueError(
-            f"the column {name!r} must have at most {_MOST_ONE_HOT} categories, each of which is a "
+            f"the column {name!r} must have at most {_MOST_ONE_HOT} categories, since each is a "
             f"feature; got {len(categories)}. Leave it out of `feature_columns`, or give "
             "`from_table` `encoding='codes'` and take a body that begins with an Embedding."
         )
@@ -275,7 +275,7 @@ def _refuse_no_categories(array, name):
         raise ValueError(
             f"the column {name!r} must be of numbers or of categories; got numbers, and "
             f"{(_words(found) or found)[0]!r:.40} among them. Correct these cells: leave those "
-            "without a number empty, and write 1163 without a sign between its thousands. Or say "
+            "without a number empty, and write 1163 without a sign between its thousands. Or set "
             f"`decimal=','` for numbers such as 0,5, {remedy}"
         )
     if _differ(found, array):

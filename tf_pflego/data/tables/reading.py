@@ -61,8 +61,8 @@ def read(
     is_text_file = isinstance(table, pathlib.Path) and table.suffix.lower() not in _PARQUET
     if not is_text_file and (separator, decimal) != (AUTO, AUTO):
         raise ValueError(
-            "`separator` and `decimal` must be left out for a table that is no CSV file; got "
-            f"{values.shown(separator)} and {values.shown(decimal)}. Leave out both."
+            "`separator` and `decimal` must not be given for a table that is no CSV file; got "
+            f"{values.shown(separator)} and {values.shown(decimal)}. Remove both."
         )
     name = f"`table` {table}" if isinstance(table, pathlib.Path) else "`table`"
     try:
@@ -110,7 +110,7 @@ def _of_columns(columns):
         if hasattr(cells, "columns") or isinstance(cells, Mapping):
             raise ValueError(
                 f"a dictionary must be of columns; {name!r:.60} is a table itself. Put the tables "
-                "of all clients end to end, with a column that says whose row it is"
+                "of all clients end to end, with a column for the client of each row"
             )
         try:
             try:
@@ -330,7 +330,7 @@ def numbers(array: pa.ChunkedArray, name: str, remedy: str = "") -> np.ndarray:
     row = int(np.argmax(is_huge))
     if is_huge[row]:
         raise ValueError(
-            f"the column {name!r} must be of finite numbers that float32 can hold; row {row} has "
+            f"the column {name!r} must be of finite numbers within float32; row {row} has "
             f"{array[row]}. Correct it."
         )
     return column
@@ -345,8 +345,8 @@ def categories(array: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         return array.cast(pa.int64())
     except pa.ArrowInvalid:
         raise ValueError(
-            f"the column {name!r} must be of text or of numbers that int64 can hold; got larger "
-            "ones. Make text of them."
+            f"the column {name!r} must be of text or of numbers within int64; got larger ones. "
+            "Make text of them."
         ) from None
 
 

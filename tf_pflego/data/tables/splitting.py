@@ -72,8 +72,8 @@ def _moments(array, name):
             return array.cast(pa.timestamp(unit, zone))
     raise ValueError(
         f"the column {name!r} must be of numbers, of times, or of text as 2020-01-31 or "
-        f"2020-01-31T10:30:00; got text such as {array[0].as_py()!r:.40}, whose order is not that "
-        "of time. Make times of it, as `pandas.to_datetime(column, format='%d/%m/%Y')` does."
+        f"2020-01-31T10:30:00; got text such as {array[0].as_py()!r:.40}, which does not sort by "
+        "time. Convert it to times, as `pandas.to_datetime(column, format='%d/%m/%Y')` does."
     )
 
 
@@ -83,8 +83,8 @@ def said(array: pa.ChunkedArray, name: str) -> np.ndarray:
     wrong = [kind for kind in kinds if str(kind).lower().removesuffix(".0") not in _OF_TEST]
     if wrong:
         raise ValueError(
-            f"the column {name!r} must say train or test, or 0 or 1; got {wrong[0]!r:.40}. Correct "
-            "the column."
+            f"the column {name!r} must contain train or test, or 0 or 1; got {wrong[0]!r:.40}. "
+            "Correct the column."
         )
     of_kinds = [_OF_TEST[str(kind).lower().removesuffix(".0")] for kind in kinds]
     return np.array(of_kinds)[reading.positions(array, kinds)]

@@ -94,11 +94,11 @@ class Asked:
         if counted and encoding != ENCODINGS[0]:
             raise ValueError(
                 f"`encoding` must be {ENCODINGS[0]} for texts, since a count of words is no code; "
-                f"got {encoding}. Leave out one of `encoding` and `text_columns`."
+                f"got {encoding}. Give one of `encoding` and `text_columns`."
             )
         if text_words != TEXT_WORDS and (preprocessing is not None or not counted):
             raise ValueError(
-                "`text_words` must be left out without `text_columns`, and with `preprocessing`, "
+                "`text_words` must not be given without `text_columns`, and with `preprocessing`, "
                 f"which has the words; got {text_words}. Leave it out."
             )
         if both := sorted({*counted} & {*coded}):
@@ -108,8 +108,8 @@ class Asked:
             )
         if time is not None and kind != "last":
             raise ValueError(
-                "`time_column` must be left out unless `split` is last, which alone reads it; got "
-                f"{values.shown(time)}. Choose `split='last:0.2'`, or leave out `time_column`."
+                f"`time_column` must be given only if `split` is last; got {values.shown(time)}. "
+                "Choose `split='last:0.2'`, or remove `time_column`."
             )
         self.client = list(map(_name, client))  # none if all rows are of one client
         self.labels, self.task = labels, task
@@ -281,8 +281,8 @@ def _refuse_other(preprocessing, features, categories, encoding, missing, texts)
     for name, (argument, value, may_be) in given.items():
         if value not in may_be:
             raise ValueError(
-                f"`{name}` must be as in the earlier table, since the columns become what they "
-                f"became there; got {values.shown(argument)}. Leave out `{name}`."
+                f"`{name}` must be as in the earlier table, since the columns are prepared as "
+                f"there; got {values.shown(argument)}. Leave out `{name}`."
             )
 
 
@@ -344,10 +344,10 @@ def with_values(
     if not len(whole):
         faults.refuse()
         raise ValueError(
-            "`table` must have rows that lack no value; got none. Leave out what lacks them of "
-            "`feature_columns`, or choose `missing='mean'`."
+            "`table` must have rows without a missing value; got none. Remove columns with "
+            "missing values from `feature_columns`, or choose `missing='mean'`."
         )
     if missing != "refuse":
         count = len(rows) - len(whole)
-        log.info(f"{count} of {len(rows)} rows lack a value and are left out")
+        log.info(f"{count} of {len(rows)} rows lack a value and are excluded")
     return whole

@@ -159,7 +159,7 @@ class Body:
         if got != expected:
             raise ValueError(
                 f"`theta` must have {expected} statistics of batch normalisation for inference; "
-                f"got {got}. Serve what `model.with_statistics` returns."
+                f"got {got}. Use the result of `model.with_statistics`."
             )
         return self._inference, theta, statistics
 

@@ -46,9 +46,10 @@ class Cloning:
             # The user's classes, or Keras about them, can raise any kind of error.
             self.refuse_lambda_layers("a copy that Keras makes")
             raise ValueError(
-                "`body` must be made of layers that Keras can make again from their configuration; "
-                f"{source.name} is not ({type(error).__name__}: {str(error)[:300]}). Give each "
-                "class of your own a `get_config` that returns the arguments of its `__init__`."
+                "`body` must be made of layers that Keras can make again from their "
+                f"configuration; {source.name} is not ({type(error).__name__}: "
+                f"{str(error)[:300]}). Give each of your classes a `get_config` that returns the "
+                "arguments of its `__init__`."
             ) from error
         return copy
 
@@ -56,9 +57,9 @@ class Cloning:
         """Raises ValueError if there are Lambda layers; `what` names the copy."""
         if self._lambda_layers:
             raise ValueError(
-                f"`body` must have no Lambda layer for {what}, since Keras makes none from its "
-                f"configuration unless told to trust it; {', '.join(self._lambda_layers)} is one. "
-                "Write it as a layer of a class of your own with a `get_config`, or export with "
+                f"`body` must have no Lambda layer for {what}, since Keras rebuilds none without "
+                f"a permission to run its code; {', '.join(self._lambda_layers)} is one. Write it "
+                "as a layer of your own class with a `get_config`, or export with "
                 "`format='savedmodel'`."
             )
 

@@ -52,9 +52,9 @@ def end_of(body: tf.keras.Model, example: tf.TensorSpec) -> Any:
     if _kernels(nodes, cut) < kernels:
         names = [one.name for node in nodes[:frozen] for one in _within(drawing, node)]
         raise ValueError(
-            "`body` must have no dropout in its frozen part, where features are computed once: a "
-            f"mask would stay the same in all rounds; got {', '.join(names[:5])}. Leave it out, or "
-            "call the frozen backbone with training=False in the `call` of a layer of your own."
+            "`body` must have no dropout in its frozen part, since features are computed once, "
+            f"and a mask would stay the same in all rounds; got {', '.join(names[:5])}. Leave it "
+            "out, or call the frozen backbone with training=False in the `call` of your own layer."
         )
     return _outputs(nodes[cut])[0]
 

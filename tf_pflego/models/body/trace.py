@@ -109,7 +109,7 @@ def check_weights(model: tf.keras.Model) -> None:
         if tf.as_dtype(weight.dtype).is_floating and not np.isfinite(np.array(weight)).all():
             raise ValueError(
                 f"`body` must have finite weights; {name_of(weight)} has infinite numbers or NaN. "
-                "Load or initialise them again; if training made them so, lower its learning rate."
+                "Load or initialise them again, or lower the learning rate of their training."
             )
 
 
@@ -150,17 +150,16 @@ def traced(
         function = features_and_gradient.get_concrete_function(example)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
         raise ValueError(
-            f"`body` cannot be called with training=True on {example.dtype.name} examples of shape "
-            f"{tuple(example.shape[1:])}. If it takes others, put an Input that says so before it: "
-            "tf.keras.Sequential([tf.keras.Input(shape, dtype=dtype), body]). "
+            f"`body` cannot be called with training=True on {example.dtype.name} examples of "
+            f"shape {tuple(example.shape[1:])}. If it takes others, put an Input of their shape "
+            "before it: tf.keras.Sequential([tf.keras.Input(shape, dtype=dtype), body]). "
             f"TensorFlow says: {texts.reason(error, 2000)}"
         ) from error
     if noted.pop("adds_losses"):
         raise ValueError(
-            f"`body` must add no losses of its own{_owner_of_losses(model)}. Methods share, mix "
-            "and correct the clients' losses, each in its way, and would count these nowhere. "
-            "Leave out regularizers and `add_loss`; `server_weight_decay` pulls shared weights "
-            "towards 0."
+            f"`body` must add no losses{_owner_of_losses(model)}. Methods share, mix and correct "
+            "the clients' losses in different ways, and would not count these. Remove "
+            "regularizers and `add_loss`. Set `server_weight_decay` for smaller shared weights."
         )
     _, gradient, moments = function.structured_outputs
     trace = Traced(function, gradient=gradient, moments=moments, **noted)
@@ -215,25 +214,25 @@ def _check(traced, model):
     for node in nodes:
         if any(part in node.op for part in _RANDOM_OPS) and OF_SEED not in node.name:
             raise ValueError(
-                "`body` must draw no random numbers other than the masks of Dropout and of "
-                f"SpatialDropout; in training it does ({node.op}, {node.name}). Leave out other "
-                "noise. If it is part of a frozen backbone, call the backbone with "
-                "training=False in the `call` of a layer of your own."
+                "`body` must use no random numbers except the masks of Dropout and of "
+                f"SpatialDropout; in training it does ({node.op}, {node.name}). Remove other "
+                "noise. If it is part of a frozen backbone, call the backbone with training=False "
+                "in the `call` of your own layer."
             )
     for node in nodes:
         if "Assign" in node.op or node.op.startswith("ResourceScatter"):
             raise ValueError(
-                "`body` must not change its variables; in training it does "
-                f"({node.op}, {node.name}). Set `trainable = False` on the layer that does. Of "
-                "Keras's own layers BatchNormalization may be trained, without `renorm`."
+                f"`body` must not change its variables; in training it does ({node.op}, "
+                f"{node.name}). Set `trainable = False` on the layer that does. Keras's only "
+                "exception is BatchNormalization without `renorm`."
             )
     for node in nodes:
         definition = graphs.definition_of(node.op)  # None if it is the name of a function.
         if definition and definition.is_stateful and node.op not in _HARMLESS_STATEFUL_OPS:
             raise ValueError(
-                "`body` must be a function of its weights and the examples alone; it has an "
-                f"operation with a state or an effect of its own ({node.op}, {node.name}). Leave "
-                "it out, or do what it does before the body."
+                "`body` must be a function of only its weights and the examples; it has an "
+                f"operation with a state or a side effect ({node.op}, {node.name}). Leave it out, "
+                "or apply it before the body."
             )
     handles = {id(_tf_variable(variable).handle) for variable in model.variables}
     for variable in traced.function.graph.variables:
@@ -321,8 +320,8 @@ def _check_last_operation(graph_def, traced):
     # One sigmoid is a classifier of two classes; a layer of them may be features.
     if last.op == "Softmax" or (last.op == "Sigmoid" and traced.features.shape[-1] == 1):
         raise ValueError(
-            f"`body` ends in a classifier ({last.op}, {last.name}); each client gets one of its "
-            "own. Leave the classifier out: end the body in the features."
+            f"`body` ends in a classifier ({last.op}, {last.name}); each client gets its own "
+            "classifier. Leave the classifier out: end the body in the features."
         )
 
 

@@ -114,8 +114,8 @@ class Worker:
     def _start_on_port(self, deadline, reason):
         port = portpicker.pick_unused_port()
         log.warning(
-            f"the TFF worker listens on port {port} of all network interfaces, and "
-            "whoever reaches it can run code as you, because this system does not let the program "
+            f"the TFF worker listens on port {port} of all network interfaces, and any program "
+            "that reaches it can run code as you, because this system does not let the program "
             f"replace the port by a private socket ({reason}); the engine in_process needs no port"
         )
         self._process = self._started(port)
