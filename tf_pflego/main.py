@@ -2,7 +2,7 @@
 
 python -m tf_pflego.main [VERB] --flagfile=run_configs/quickstart.flags [--output_dir=DIR]
 
-With flags and without a verb it trains; see `program.verbs`. Without arguments it prints help.
+With flags and without a verb it trains (see `program.verbs`). Without arguments it prints help.
 """
 
 import importlib

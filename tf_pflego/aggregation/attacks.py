@@ -105,7 +105,7 @@ DECLARED = CHOICE.declared(
 
 
 def attackers_of(identities: np.ndarray, attackers: float, seed: int = 0) -> np.ndarray:
-    """Returns [I] bool, whether a client attacks, from the `identities` [I]; see `attacked`."""
+    """Returns [I] bool, whether a client attacks, from the `identities` [I] (see `attacked`)."""
     return _membership(attackers, seed)(np.asarray(identities, np.int64))
 
 

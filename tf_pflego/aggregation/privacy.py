@@ -92,7 +92,7 @@ class PrivateState(NamedTuple):
 
 
 def wrap(algorithm: Algorithm, accountant: Accountant, bound: float | str) -> Algorithm:
-    """Returns a private algorithm with bound C; see `aggregation.private`."""
+    """Returns a private algorithm with bound C (see `aggregation.private`)."""
     is_local, adaptive = accountant.mechanism == LOCAL, bound == ADAPTIVE
     bands = accountant.bands
     coefficients = banded_coefficients(bands)

@@ -33,7 +33,7 @@ def with_dp(
     mechanism: str = accounting.MECHANISMS[0],
     bits: int = secure.BITS,
 ) -> Algorithm:
-    """Returns an algorithm with user-level differential privacy; see `aggregation.privacy`.
+    """Returns an algorithm with user-level differential privacy (see `aggregation.privacy`).
 
     Args:
       algorithm: A method that only adds up uploads over the participants.
@@ -48,7 +48,7 @@ def with_dp(
         mechanism gaussian.
       mechanism: gaussian; banded, which needs the participation `cyclic`; skellam, noise that
         exactly r participants add to integers of secure sums; or local.
-      bits: The bits of skellam's integers; see `secure`.
+      bits: The bits of skellam's integers (see `secure`).
 
     Raises:
       TypeError: `algorithm` or `participation` is of another class.
@@ -123,7 +123,7 @@ def accountant_of(
     mechanism: str,
     bits: int,
 ) -> Accountant:
-    """Returns the accountant of a method with this number of exchanges; see `private`."""
+    """Returns the accountant of a method with this number of exchanges (see `private`)."""
     values.one_of("mechanism", mechanism, accounting.MECHANISMS)
     delta = values.number("delta", delta, above=0, below=1)
     num_rounds = values.whole("num_rounds", num_rounds, 1)

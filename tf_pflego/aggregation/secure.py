@@ -49,7 +49,7 @@ class SecureUpload(NamedTuple):
 def with_secure_aggregation(
     algorithm: Algorithm, *, bits: int = BITS, clip_norm: float
 ) -> Algorithm:
-    """Returns an algorithm with integers of a secure sum as uploads; see `aggregation.secure`.
+    """Returns an algorithm with integers of a secure sum as uploads (see `aggregation.secure`).
 
     Args:
       algorithm: A method that only adds up uploads over the participants.

@@ -1,6 +1,6 @@
 """The registry of algorithms: a new algorithm needs its own file and its name here.
 
-A user's own algorithm needs no line; see `algorithms.own_methods`.
+A user's own algorithm needs no line (see `algorithms.own_methods`).
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
     Args:
       name: A key of `REGISTRY`, or, for your own method, its builder or FILE.py:FUNCTION.
       model: The model that it learns. A `Simulation` computes its frozen part once for each
-        example, unless the algorithm is wrapped, as by `private`; see `with_frozen_features`.
+        example, unless the algorithm is wrapped, as by `private` (see `with_frozen_features`).
       **hyper_parameters: Fields of the algorithm's configuration. The rest keep their defaults.
 
     Raises:

@@ -54,7 +54,7 @@ class FedMuonConfig(AveragingServer, PlainMiniBatches, ServesOneNetwork):
         0.1, "a, share of the newest gradient in a client's momentum", above=0, at_most=1
     )
     control_variates: bool = settings.setting(
-        True, "correct the momentum by control variates; without them, the method is LocalMuon"
+        True, "correct the momentum by control variates. Without them, the method is LocalMuon"
     )
 
 

@@ -112,7 +112,7 @@ def from_file(name: str) -> Method:
 
 
 def module_of(place: str, argument: str = "algorithm") -> types.ModuleType:
-    """Returns the module of a user's file, given as the `argument`; see `_run`."""
+    """Returns the module of a user's file, given as the `argument` (see `_run`)."""
     path = pathlib.Path(values.path(argument, place)).expanduser()
     try:
         source = path.read_bytes()

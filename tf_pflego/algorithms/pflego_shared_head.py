@@ -15,7 +15,7 @@ A round:
   3. It takes tau - 1 steps only on U_i and g_i, with the rate beta_i = min(beta, 2 / (A_i + 2
      lambda)), where A_i is the mean of |(phi, 1)|^2 (half of it for several labels, twice it for
      quantities). Each follows the gradient of l_i, then divides U_i by 1 + beta_i lambda_i and
-     keeps g_i in [0, 1]. The client's part of F_t does not rise; see `models.heads.corrected`.
+     keeps g_i in [0, 1]. The client's part of F_t does not rise (see `models.heads.corrected`).
   4. At these U_i and g_i it computes the joint gradient of l_i in theta, V and U_i, and takes one
      more step only on U_i.
   5. It uploads alpha_i times the gradients in theta and V, after one pass forward and one backward.

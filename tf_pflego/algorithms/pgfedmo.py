@@ -27,7 +27,7 @@ class PGFedMoConfig(PGFedConfig):
 
     risk_momentum: float = settings.setting(
         0.5,
-        "b, share of the kept risk gradient in PGFedMo's new gradient; in [0, 1)",
+        "b, share of the kept risk gradient in PGFedMo's new gradient, in [0, 1)",
         at_least=0,
         below=1,
     )

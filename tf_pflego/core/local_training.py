@@ -94,7 +94,7 @@ class ServesOneNetwork(LocalSteps):
     fine_tuning_steps: int = settings.setting(
         0,
         "f, full-batch steps (with mini-batches, epochs) of gradient descent on a client's "
-        "training examples, from the network of all to the one that it is served",
+        "training examples, from the network of all to the client's model",
         at_least=0,
     )
 
@@ -127,7 +127,7 @@ class PlainMiniBatches(LocalSteps):
     work: str = settings.work()
     batch_size: int = _batch_size()
     drop_last_batch: bool = settings.setting(
-        False, "leave out the last batch of an epoch if it is not full", read_with=IN_BATCHES
+        False, "exclude the last batch of an epoch if it is not full", read_with=IN_BATCHES
     )
 
     def __post_init__(self):

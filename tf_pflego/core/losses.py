@@ -40,7 +40,7 @@ class Elementwise(NamedTuple):
         return tf.reduce_sum(self.each(logits, targets), axis=0)
 
     def curve(self, logits: tf.Tensor, targets: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Returns a function to the second derivatives along a direction; see `Loss`."""
+        """Returns a function to the second derivatives along a direction (see `Loss`)."""
         second = self.second(logits, targets)
         return lambda direction: second * direction
 

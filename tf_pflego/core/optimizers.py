@@ -270,7 +270,7 @@ class ServerSettings(settings.HyperParameters):
     server_weight_decay: float = server_weight_decay()
     schedule_rounds: int = settings.setting(
         0,
-        "T of the schedule of rho, at least the rounds of the run; 0 for the rounds of the run",
+        "T of the schedule of rho, at least the rounds of the run, or 0 for these rounds",
         at_least=0,
         read_with={"server_schedule": SCHEDULES[1:]},
     )

@@ -54,7 +54,7 @@ _STATISTICS = {
 class Task(ByValue):
     """The predictions of a head, the loss of its training, and the statistics of a test.
 
-    Built-in tasks have names; see `task_of`. This makes a task with your own loss. TensorFlow
+    Built-in tasks have names (see `task_of`). This makes a task with your own loss. TensorFlow
     computes its derivatives.
 
     Args:
@@ -308,7 +308,7 @@ def regression(
       huber: The error, in standardised units, from which the loss grows linearly instead of
         quadratically; 0 for never. Source: Huber, "Robust Estimation of a Location Parameter",
         1964.
-      mean: [K], subtracted from the labels before training; see `Task`.
+      mean: [K], subtracted from the labels before training (see `Task`).
       deviation: [K], the divisor of the differences.
 
     Raises:

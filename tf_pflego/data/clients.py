@@ -248,7 +248,7 @@ class ClientData:
 
     @functools.cached_property
     def fingerprints(self) -> np.ndarray:
-        """[I, 16] uint8, the fingerprint of each client; see `data.fingerprints`."""
+        """[I, 16] uint8, the fingerprint of each client (see `data.fingerprints`)."""
         classes = self.joined_classes if self.label_space == "local" else None
         return fingerprints.of(self.train, self.test, classes)
 

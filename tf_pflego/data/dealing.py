@@ -29,9 +29,9 @@ def assign_clients(
     Args:
       dataset: The examples.
       partition: The partition of the examples over clients.
-      label_space: local or global; see `ClientData`.
+      label_space: local or global (see `ClientData`).
       load: A function that loads the same clients in another process, so they need not be sent.
-      class_mask: Whether a client predicts only among its own classes; see `ClientData`.
+      class_mask: Whether a client predicts only among its own classes (see `ClientData`).
       client_names: The clients' names, or None to use only their ids.
 
     Raises:

@@ -29,7 +29,7 @@ class FeatureData(ClientData):
         return super(FeatureData, without).shard(client_ids, all_examples)
 
     def joined_by(self, others: ClientData) -> ClientData:
-        """Returns these clients and further clients; see `ClientData.joined_by`."""
+        """Returns these clients and further clients (see `ClientData.joined_by`)."""
         both = super().joined_by(others)
         after = self.raw_test and self.raw_test.followed_by(raw_test(others))
         return dataclasses.replace(both, raw_test=after)  # type: ignore[call-arg]

@@ -55,7 +55,7 @@ def serve(
       definition: The clients' definition; None for the result of `define`.
 
     Returns:
-      The summary; see `run`.
+      The summary (see `run`).
     """
     plan = Plan.of(run_config, **hyper_parameters)
     return train(plan, definition or define(plan), callbacks, between_steps, on_clients)
@@ -68,7 +68,7 @@ def train(
     between_steps: Callable[[], None] = lambda: None,
     on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
 ) -> dict[str, Any]:
-    """Trains the plan with clients that have the definition; see `serve`."""
+    """Trains the plan with clients that have the definition (see `serve`)."""
     settings = plan.settings
     # Other data stood for those of the clients.
     of_data = names_with(Role.DATA | Role.DEALING, RunConfig)

@@ -52,12 +52,12 @@ class WrittenStates:
         self._commits[ids] = self.num_commits + 1
 
     def commit(self) -> None:
-        """Keeps what was staged since the last commit."""
+        """Keeps the states staged since the last commit."""
         self._former.clear()
         self.num_commits += 1
 
     def roll_back(self) -> None:
-        """Discards what was staged since the last commit."""
+        """Discards the states staged since the last commit."""
         while self._former:
             ids, commits = self._former.pop()
             self._commits[ids] = commits

@@ -174,7 +174,7 @@ def _refuse_other_results(graph):
 
 
 def _are_known(names, by_name, of_shapes):
-    """Returns whether tensors follow from constants alone, and from shapes of others if allowed."""
+    """Returns whether tensors follow only from constants, and from shapes of others if allowed."""
     nodes = [by_name.get(name.partition(":")[0]) for name in names if not name.startswith("^")]
     return all(
         node is not None

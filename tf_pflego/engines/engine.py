@@ -1,4 +1,4 @@
-"""The interface of all engines. An engine holds the clients' data and states, and tests them."""
+"""The interface of all engines. An engine has the clients' data and states, and tests them."""
 
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple, Protocol

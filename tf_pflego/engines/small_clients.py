@@ -1,8 +1,8 @@
 """A test of many small clients at once.
 
-Examples of clients that share a body pass through it together. Clients with networks of their own
-are tested by operations on all their networks. A test of one client after the other takes hundreds
-of small operations for each, which is most of the time if a client has few examples.
+Examples of clients that share a body pass through it together. Clients with their own networks are
+tested by operations on all their networks. A test of one client after the other takes hundreds of
+small operations for each, which is most of the time if a client has few examples.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _whole: weakref.WeakKeyDictionary[SplitModel, SplitModel] = weakref.WeakKeyDicti
 def divided(model: SplitModel) -> SplitModel:
     """Returns the model of the trained part of a body. Its `frozen` makes the examples.
 
-    It is the same model if the body has no useful frozen part; see `frozen.end_of`.
+    It is the same model if the body has no useful frozen part (see `frozen.end_of`).
 
     Raises:
       ValueError: Dropout samples masks in the frozen part.

@@ -17,7 +17,7 @@ EPSILON = 1e-5  # of layer normalisation
 
 
 def extended(model: SplitModel, part: tf.keras.Model) -> SplitModel:
-    """Returns a model with a part after the body; heads take the part's output.
+    """Returns a model with a part after the body, for heads on its output.
 
     Its theta is the theta of the model's body, and then the weights of the part.
 
@@ -44,7 +44,7 @@ def normalized(values: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Ten
 
 
 def splitting(positions: tuple[int, ...], size: int) -> tf.keras.Model:
-    """Returns the part of FedCP: features h become (r h, (1 - r) h), [2 M]; see `fedcp`.
+    """Returns the part of FedCP: features h become (r h, (1 - r) h), [2 M] (see `fedcp`).
 
     Its weights are kernel [M, 2 M] and bias of the dense layer, and scale and offset [2 M].
     """

@@ -162,7 +162,7 @@ class HeadTraining(settings.HyperParameters):
 class HeadRule(ByValue):
     """The rule for methods whose clients train heads over a fixed body.
 
-    The loss does not rise; see `models.heads.solvers`. The automatic learning rate is one over the
+    The loss does not rise (see `models.heads.solvers`). The automatic learning rate is one over the
     curvature of the loss at the head, and `adam_rate` with Adam, which has no such rate. If the
     solver is exact, which no TFLite file supports, steps are Newton's. Only `fit` solves the
     equations.

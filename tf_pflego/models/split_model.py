@@ -43,13 +43,13 @@ class SplitModel:
       task: The task of the heads: classification, multi_label, regression, counts or a `Task`.
       statistics: The statistics of a test, with the shown statistic first; by default the task's,
         and for positions of sequences accuracy and perplexity.
-      personal: Names of layers and weights that stay with each client; see `parts.of_body`.
+      personal: Names of layers and weights that stay with each client (see `parts.of_body`).
 
     Attributes:
       body: The body, a `Body`.
       num_classes: K, of any task.
       task: The `Task`.
-      class_mask: Whether a client predicts only among its classes; see `with_class_mask`.
+      class_mask: Whether a client predicts only among its classes (see `with_class_mask`).
       theta_names: Names of the body's trainable weights.
       initial_theta: Their values, a list of float32 arrays.
       parts: The owners of these weights, `Parts`.
@@ -185,7 +185,7 @@ class SplitModel:
     def with_statistics(self, weights: Structure, client: Client) -> Structure:
         """Returns weights with statistics, of the client's examples if they have none yet.
 
-        Clients thereby adapt the served weights to their examples; see `Served.fine_tune`.
+        Clients thereby adapt the served weights to their examples (see `Served.fine_tune`).
         """
         if not isinstance(weights, Weights) or len(weights.theta) > len(self.parts.is_personal):
             return weights
@@ -232,7 +232,7 @@ class SplitModel:
 
     @property
     def _form(self) -> tuple:
-        """The parts that a run determines, except body and start; see `_without_start`."""
+        """The parts that a run determines, except body and start (see `_without_start`)."""
         rows = self.num_classes, self.num_global_classes, self.class_mask
         return *rows, self._block, self._keeps, self.task, self.parts
 
@@ -293,7 +293,7 @@ class SplitModel:
         return features, functools.partial(self.body.backward, theta, examples, saved, seed=seed)
 
     def logits(self, head: tf.Tensor, features: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-        """Returns [n, K] logits, or [n, T, K], of a client with `classes` [K]; see `Client`."""
+        """Returns [n, K] logits, or [n, T, K], of a client with `classes` [K] (see `Client`)."""
         return head_lib.logits(head, features, self._masking(classes))
 
     def _masking(self, classes):
@@ -302,7 +302,7 @@ class SplitModel:
         return None if all_count else classes
 
     def predict(self, weights: Weights, examples: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-        """Returns [n, K] logits of a client with `classes` [K]; see `Client`."""
+        """Returns [n, K] logits of a client with `classes` [K] (see `Client`)."""
         return self.logits(weights.head, self._features_of(weights.theta, examples), classes)
 
     def predict_many(
@@ -313,13 +313,13 @@ class SplitModel:
         owner: tf.Tensor,
         classes: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns [n, K] logits of c clients with one body; see `_logits_of_many`."""
+        """Returns [n, K] logits of c clients with one body (see `_logits_of_many`)."""
         return self._logits_of_many(heads, self._features_of(theta, examples), owner, classes)
 
     def _logits_of_many(
         self, heads: tf.Tensor, features: tf.Tensor, owner: tf.Tensor, classes: tf.Tensor
     ) -> tf.Tensor:
-        """Returns [n, K] logits of c clients for features; see `heads.head.logits_of_many`."""
+        """Returns [n, K] logits of c clients for features (see `heads.head.logits_of_many`)."""
         return head_lib.logits_of_many(heads, features, owner, self._masking(classes))
 
     def loss(self, weights: Weights, client: Client) -> tf.Tensor:

@@ -56,8 +56,8 @@ class Options(flags.VerbOptions):
     )
     most_epsilon: float = setting(
         0.0,
-        "largest epsilon, after all rounds, of a federation that the client joins; federations "
-        "without differential privacy are rejected too; 0 for any",
+        "largest epsilon, after all rounds, of a federation that the client joins, or 0 for any. "
+        "Federations without differential privacy are rejected too",
         at_least=0,
     )
     consent: str = setting(

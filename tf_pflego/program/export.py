@@ -26,14 +26,14 @@ class Options(RunOptions):
     )
     format: str = setting(
         "savedmodel",
-        "format of the models: SavedModel and TFLite support on-device training, Keras only "
-        "predicts; bundle is one SavedModel for all clients of a method with one body",
+        "format of the models: SavedModel and TFLite support on-device training, and Keras only "
+        "predicts. A bundle is one SavedModel for all clients of a method with one body",
         choices=(*export_lib.FORMATS, BUNDLE),
     )
     learning: bool = setting(True, "write the functions for on-device training, except for Keras")
     quantize: str = setting(
         "none",
-        "format of TFLite's frozen weights, or of a bundle's heads (float16); the accuracy before "
+        "format of TFLite's frozen weights, or of a bundle's heads (float16). The accuracy before "
         "and after is shown, except for a bundle",
         choices=export_lib.QUANTIZATIONS,
     )

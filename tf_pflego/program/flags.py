@@ -115,7 +115,7 @@ def define_options(options: type, flag_values: flags.FlagValues) -> None:
 
 
 def define_flags_of(verb: types.ModuleType, arguments: Sequence[str], flag_values) -> None:
-    """Defines the flags of a verb, including flags that its arguments add; see `verbs`."""
+    """Defines the flags of a verb, including flags that its arguments add (see `verbs`)."""
     if hasattr(verb, "define_flags"):
         verb.define_flags(flag_values, arguments)
     else:

@@ -65,8 +65,8 @@ class Options(RunOptions):
     )
     steps: int | str = setting(
         AUTO,
-        "steps over all examples; auto: 50, or with --clients=all until the gradient is small, at "
-        "most 1000",
+        "steps over all examples. With auto: 50, or with --clients=all until the gradient is "
+        "small, at most 1000",
         at_least=0,
         words=(AUTO,),
     )
@@ -86,7 +86,7 @@ class Options(RunOptions):
     toward_mean: float = setting(
         0.0,
         "with --clients=all, weight of half a head's squared distance from the mean of all heads, "
-        "beside the sum of the losses of a client's examples; then all heads are fitted twice",
+        "added to the sum of the losses of a client's examples. All heads are then fitted twice",
         at_least=0,
         read_with=_OF_ALL_CLIENTS,
     )

@@ -39,22 +39,22 @@ class Options(StoredRunOptions):
     )
     output: str = setting("", "a new CSV file for the predictions", is_path=True)
     overwrite: bool = setting(
-        False, "replace the earlier predictions that the output holds, when the new are whole"
+        False, "replace the earlier predictions in the output by the new, when these are complete"
     )
     served_model: str = setting(
         "",
-        "which of the models that the method serves; empty for the first",
+        "name of a model of the method, or empty for the first",
         read_with={"run": None},
     )
     missing: str = setting(
         tables.AUTO,
-        "rows that lack a value: refused, filled with means (mean), left out (drop), or as in the "
+        "rows that lack a value: refused, filled with means (mean), excluded (drop), or as in the "
         "run's table (auto)",
         choices=(tables.AUTO, *tables.MISSING),
     )
-    separator: str = setting(tables.AUTO, "what stands between cells, or what the header has")
+    separator: str = setting(tables.AUTO, "the character between cells, or the one in the header")
     decimal: str = setting(
-        tables.AUTO, "what stands before the fractions of numbers", choices=tables.DECIMALS
+        tables.AUTO, "the character before the fractions of numbers", choices=tables.DECIMALS
     )
 
     def __post_init__(self):

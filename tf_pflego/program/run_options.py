@@ -31,7 +31,7 @@ class StoredRunOptions(VerbOptions):
     )
     algorithm: str = setting(
         "",
-        "FILE.py:FUNCTION of the run's method, if it is one of your own; its code is loaded",
+        "FILE.py:FUNCTION of the run's method, if it is your own. Its code is loaded",
         read_with=_OF_RUN,
     )
     network: str = path_setting(
@@ -71,7 +71,7 @@ class RunOptions(StoredRunOptions):
         read_with={"output_dir": None},
     )
     served_model: str = setting(
-        "", "name of a model, if the method has several; empty for the first"
+        "", "name of a model, if the method has several, or empty for the first"
     )
 
 

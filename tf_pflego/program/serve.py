@@ -22,7 +22,7 @@ class Options(flags.VerbOptions):
     """The options of a server in addition to the flags of train."""
 
     define: str = path_setting("write the definition of the federation to this file, and end")
-    name: str = setting("", "name of the federation; empty for the name of its data")
+    name: str = setting("", "name of the federation, or empty for the name of its data")
     sample: str = path_setting(
         "an .npz file in the format of the sites' files, which represents their data instead of a "
         "dataset; its examples may be made up"

@@ -58,15 +58,15 @@ class Options(program_flags.VerbOptions):
     )
     tuning_seeds: str = setting("1000", "seeds of the runs that a choice is made by")
     tuning_rounds: int = setting(
-        0, "rounds of the tuning runs; 0 for the rounds of the reported runs", at_least=0
+        0, "rounds of the tuning runs, or 0 for the rounds of the reported runs", at_least=0
     )
     trials: int = setting(
         0,
-        "number of settings tried per cell, required for a range; 0 for the size of the smallest "
-        "list",
+        "number of settings tried per cell, required for a range, or 0 for the size of the "
+        "smallest list",
         at_least=0,
     )
-    reference: str = setting("", "method for comparisons; by default local, or else the first")
+    reference: str = setting("", "method for comparisons, by default local, or else the first")
     where: str = setting(
         "",
         "cells to run: with these settings, as algorithm=pflego,fedrep, or with matching names, as "

@@ -197,7 +197,7 @@ def write_numbers(axis: "matplotlib.axis.Axis", subs: tuple[int, ...] = (1, 2, 5
 def finish(
     figure: Figure, title: str, order: Sequence[str] = (), columns: int | None = None
 ) -> Figure:
-    """Writes a title above a figure and a legend of all its curves below; returns the figure.
+    """Writes a title above a figure and a legend of all its curves below, and returns the figure.
 
     The legend is filled column by column, in the order of the curves if no other is asked for. It
     has as many columns as fit, unless fewer are asked for.

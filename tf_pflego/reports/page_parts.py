@@ -112,7 +112,7 @@ class Runs:
 
 
 def look_of(one: Series) -> dict[str, Any]:
-    """Returns the label of a series, and how a legend draws its line."""
+    """Returns the label of a series, and the style of its line in a legend."""
     label = one.label + (f" ({len(one.runs)} seeds)" if len(one.runs) > 1 else "")
     if one.number == figures.FADED:
         return {"label": label, "color": figures.GREY, "width": 1, "dashes": "", "mark": ""}

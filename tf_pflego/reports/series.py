@@ -1,6 +1,6 @@
 """Runs put together: series of runs that differ only in the seed, their curves and gains.
 
-Everything here is a pure function of the runs. `rounds` are the columns of a run; see `metrics`.
+Everything here is a pure function of the runs. `rounds` are the columns of a run (see `metrics`).
 """
 
 import dataclasses

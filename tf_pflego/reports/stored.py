@@ -81,7 +81,7 @@ class ReportedRun:
 
     @property
     def client_keys(self) -> np.ndarray:
-        """[n], the keys that identify the clients in `clients`; see `Holdings.keys`."""
+        """[n], the keys that identify the clients in `clients` (see `Holdings.keys`)."""
         if self.clients is None:
             return np.zeros(0, int)
         ids = self.clients["client"].astype(int)
@@ -89,7 +89,7 @@ class ReportedRun:
 
 
 def read(path: str | pathlib.Path) -> ReportedRun:
-    """Reads the directory of a run; raises RunError if it is none, or damaged."""
+    """Reads the directory of a run, or raises RunError if it is none, or damaged."""
     path = pathlib.Path(path).expanduser()
     if not os.path.isdir(path):
         what = "is a file" if os.path.exists(path) else "does not exist"

@@ -21,7 +21,7 @@ class PrivacySettings:
     dp_epsilon: float = setting(
         0.0,
         "epsilon of user-level differential privacy after the last round, which determines the "
-        "noise; 0 for none",
+        "noise, or 0 for none",
         at_least=0,
     )
     dp_delta: float = setting(
@@ -42,8 +42,8 @@ class PrivacySettings:
     )
     clip_norm: float = setting(
         privacy.ADAPTIVE,
-        "largest norm of an upload, for privacy, secure sums and --robust_sum=norm_bound; adaptive "
-        "to follow the median of the norms, only for --dp_mechanism=gaussian",
+        "largest norm of an upload, for privacy, secure sums and --robust_sum=norm_bound, or "
+        "adaptive to follow the median of the norms, only for --dp_mechanism=gaussian",
         above=0,
         words=(privacy.ADAPTIVE,),
         read_with=_IF_PRIVATE | {"secure_sum_bits": None, "robust_sum": (robust.NORM_BOUND,)},

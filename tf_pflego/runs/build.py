@@ -91,7 +91,7 @@ def build_simulation(
 
 
 def simulation_of(plan: Plan, directory: pathlib.Path | None = None) -> Simulation:
-    """Returns the simulation of a plan; see `build_simulation`."""
+    """Returns the simulation of a plan (see `build_simulation`)."""
     settings, model = plan.settings, plan.model
     clients = all_clients(settings, plan.clients, directory)
     refuse_words_of_clients(settings.is_private, clients)  # Before features are written.

@@ -116,7 +116,7 @@ class EarlyStopping(Callback):
         self.best_round = self._waited = 0
 
     def on_run_begin(self, simulation: Simulation, records: Sequence[Record]) -> bool:
-        """Processes the finished rounds; see `Callback.on_run_begin`.
+        """Processes the finished rounds (see `Callback.on_run_begin`).
 
         Raises:
           ValueError: The metric is on validation examples, which the run does not have.
@@ -137,7 +137,7 @@ class EarlyStopping(Callback):
         return self._waited >= self.patience
 
     def on_round_end(self, simulation: Simulation, record: Record) -> bool:
-        """Compares a round with the best round; see `Callback.on_round_end`.
+        """Compares a round with the best round (see `Callback.on_round_end`).
 
         Raises:
           ValueError: The run has no such metric.

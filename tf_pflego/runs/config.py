@@ -137,18 +137,18 @@ class TaskSettings:
 
     statistics: str = setting(
         "",
-        "statistics of a test, separated by commas, with the shown statistic first; empty for the "
-        "task's own, such as accuracy",
+        "statistics of a test, separated by commas, with the shown statistic first, or empty for "
+        "the task's own, such as accuracy",
     )
     standardize_labels: bool = setting(
         True,
-        "train on standardised quantities, with mean and deviation from sums over all clients; "
-        "predictions and errors have the units of the labels",
+        "train on standardised quantities, with mean and deviation from sums over all clients. "
+        "Predictions and errors have the units of the labels",
     )
     huber_delta: float = setting(
         0.0,
         "error, in standardised units, where the loss of a quantity changes from quadratic to "
-        "linear growth; 0 for never",
+        "linear growth, or 0 for never",
         at_least=0,
     )
 
@@ -185,8 +185,8 @@ class FederationSettings:
     num_rounds: int = setting(200, "T, number of rounds", at_least=1)
     clients_per_round: int = setting(
         0,
-        "r, number of participants per round, or their mean number with --participation=binomial; "
-        "0 for 20, or for all clients if there are fewer",
+        "r, number of participants per round, or their mean number with --participation=binomial, "
+        "or 0 for 20 or all of fewer clients",
         at_least=0,
     )
     participation: str = setting("fixed", "sampling of participants", choices=PARTICIPATIONS)
@@ -197,7 +197,7 @@ class FederationSettings:
     )
     client_dropout: float = setting(
         0.0,
-        "probability in [0, 1) that a sampled client drops out before it reports; gradients are "
+        "probability in [0, 1) that a sampled client drops out before it reports. Gradients are "
         "then scaled by I / (r (1 - client_dropout))",
         at_least=0,
         below=1,
@@ -269,7 +269,7 @@ class PlaceSettings:
     )
     activation_gigabytes: float = setting(
         2.0,
-        "memory for the activations of all clients that run in parallel; larger activations pass "
+        "memory for the activations of all clients that run in parallel. Larger activations pass "
         "through the network in blocks",
         above=0,
     )
@@ -382,7 +382,7 @@ class RunConfig(
 
 
 def chosen(settings: Mapping[str, Any], name: str) -> Any:
-    """Returns the value of a run's setting; see `RunConfig.chosen`."""
+    """Returns the value of a run's setting (see `RunConfig.chosen`)."""
     value = settings[name]
     is_table = settings["client_column"] or settings["dataset"] not in catalogue.KNOWN
     known = catalogue.OF_TABLES if is_table else catalogue.KNOWN[settings["dataset"]]

@@ -1,6 +1,6 @@
 """The files of a run, its settings and tables, read with limits.
 
-A file that no run would write is a DamagedFileError; see `system.limited_files`. This module does
+A file that no run would write is a DamagedFileError (see `system.limited_files`). This module does
 not need TensorFlow.
 """
 

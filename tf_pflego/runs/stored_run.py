@@ -170,7 +170,7 @@ class StoredRun(contextlib.AbstractContextManager["StoredRun"]):
         return self._restored.round_number
 
     def client_model(self, client: int | str, served_model: str | None = None) -> Any:
-        """Returns a client's model as a Keras model; see `Simulation.client_model`."""
+        """Returns a client's model as a Keras model (see `Simulation.client_model`)."""
         return self._restored.client_model(client, served_model)
 
     @overload
@@ -184,11 +184,11 @@ class StoredRun(contextlib.AbstractContextManager["StoredRun"]):
     def predict(
         self, split: Any = "test", served_model: str | None = None, missing: str = AUTO
     ) -> Any:
-        """Returns all clients' predictions for their examples or a table's; see `Simulation`."""
+        """Returns all clients' predictions for their examples or a table's (see `Simulation`)."""
         return self._restored.predict(split, served_model, missing=missing)
 
     def evaluate(self, train_loss: bool = True, metrics: Metrics | None = None) -> Evaluation:
-        """Returns the statistics of all clients; see `Simulation.evaluate`."""
+        """Returns the statistics of all clients (see `Simulation.evaluate`)."""
         return self._restored.evaluate(train_loss, metrics=metrics)
 
     def planned(self, clients: data.ClientData | None = None, **settings: Any) -> Plan:

@@ -53,9 +53,9 @@ class TableSettings:
         "as random:0.2 or last:0.2, or those in which a column says test or 1, as column:NAME",
     )
     time_column: str = _of_rows("", "column by which --split=last orders the rows of a client")
-    separator: str = _of_file(tables.AUTO, "what stands between cells, or what the header has")
+    separator: str = _of_file(tables.AUTO, "the character between cells, or the one in the header")
     decimal: str = _of_file(
-        tables.AUTO, "what stands before the fractions of numbers", choices=tables.DECIMALS
+        tables.AUTO, "the character before the fractions of numbers", choices=tables.DECIMALS
     )
     unpacked_mb: int = _place(
         0,

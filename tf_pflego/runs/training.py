@@ -80,7 +80,7 @@ def train(
     on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
     metrics: Metrics | None = None,
 ) -> dict[str, Any]:
-    """Trains a planned run, and returns its summary; see `run`."""
+    """Trains a planned run, and returns its summary (see `run`)."""
     settings = plan.settings
     with contextlib.ExitStack() as closing:
         directory: RunDirectory | None = None

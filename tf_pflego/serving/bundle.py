@@ -8,7 +8,7 @@
   clients.json   the method, the round, the columns of a table, the digests
   preprocessing.json   how a table's columns become examples
 
-The last row is the head of a new client without examples, NaN if the method cannot serve it.
+The last row is the head of a new client without examples, NaN if the method has no model for it.
 `serve` and `class_names` look up clients by their names, if all heads fit a SavedModel.
 """
 
@@ -216,7 +216,7 @@ def export_bundle(
 
 
 def _heads(simulation, chosen, name, first) -> Iterator[np.ndarray]:
-    """Yields the clients' heads [c, K, M + 1] in blocks; raises ValueError if bodies differ."""
+    """Yields the clients' heads [c, K, M + 1] in blocks, or raises ValueError if bodies differ."""
     algorithm, server_state = simulation.algorithm, simulation.server_state
     served, states = algorithm.served[name], simulation._engine.states
     own = None if served.fine_tune else own_parts(served, server_state, states.spec)

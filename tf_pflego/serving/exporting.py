@@ -91,7 +91,7 @@ def export_clients(
     on_client: Callable[[dict], None] | None = None,
     overwrite: bool = False,
 ) -> list[dict[str, Any]]:
-    """Writes the served models of some clients of a simulation.
+    """Writes the models of some clients of a simulation.
 
     Args:
       simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
@@ -217,7 +217,7 @@ def said_of_inputs(simulation: Simulation) -> dict[str, dict[str, str]]:
 def served_clients(
     simulation: Simulation, clients: Iterable[int], served_model: str | None = None
 ) -> Iterator[ServedClient]:
-    """Yields the served models of clients of a simulation, given by ids."""
+    """Yields the models of clients of a simulation, given by ids."""
     algorithm, data = simulation.algorithm, simulation.data
     name = served_name(algorithm, served_model)
     predict = Traced(algorithm.served[name].predict, any_number=(1,))

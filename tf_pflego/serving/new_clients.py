@@ -1,8 +1,8 @@
-"""Clients that never participated: they start from a run's served model, and learn from there.
+"""Clients that never participated: they start from a run's model, and learn from there.
 
-A new client starts from the model that the run would serve it, like any client that has not been
-drawn yet. It learns by the method's own rule, `Served.personalize`, over all the examples that it
-is given, or trains the whole network on mini-batches.
+A new client starts from the model that the run would give it, like any client before its first
+round. It learns by the method's own rule, `Served.personalize`, over all the examples that it is
+given, or trains the whole network on mini-batches.
 """
 
 import functools
@@ -110,7 +110,7 @@ class NewClients:
         )
 
     def learnt(self) -> Iterator[client_models.ServedClient]:
-        """Yields each client's served model after it has learnt from all its examples."""
+        """Yields each client's model after it has learnt from all its examples."""
         data, algorithm = self._clients, self._algorithm
         for client in range(data.num_clients):
             weights = self._learnt(client, *data.train.of(client))
@@ -140,13 +140,13 @@ class NewClients:
     ) -> list[ShotResult]:
         """Returns the results of the clients with a few examples of each of their classes.
 
-        If labels are no classes, or belong to sequences, examples are drawn among all.
+        If labels are no classes, or belong to sequences, examples are random ones among all.
 
         Args:
           shots: The number of examples per class that a client gets, or in all if labels are no
             classes, or "all" for all examples. A client with fewer gets all it has.
-          draws: The number of random draws of examples, one for "all".
-          seed: Seed of the draws.
+          draws: The number of random choices of examples, one for "all".
+          seed: Seed of the choices.
         """
         draws, seed = values.whole("draws", draws, 1), values.seed(seed)
         before = float(np.nanmean([self._tested(c, w) for c, w in enumerate(self._start)]))
@@ -168,7 +168,7 @@ class NewClients:
     ) -> list[Evaluation]:
         """Lets the clients train the whole network by plain SGD on mini-batches.
 
-        That is the method `local` from the weights that are served, before a method fine-tunes
+        That is the method `local` from the weights of the model, before a method fine-tunes
         them for a test. Source: PGFed, section 5.4 and Figure 4.
 
         Args:
@@ -230,7 +230,7 @@ class NewClients:
         return list(self._starts(True))
 
     def _starts(self, fine_tuned):
-        """Yields the weights of each client's served model.
+        """Yields the weights of each client's model.
 
         They are fine-tuned on request, or if only fine-tuning gives body and head.
         """

@@ -1,4 +1,4 @@
-"""A client's model that serves and learns further without this package: functions with signatures.
+"""A client's model that predicts and learns further without this package, as functions.
 
 The run uses the same functions, so an exported model predicts and learns like the run's client.
 docs/serving.md lists the signatures.
@@ -36,7 +36,7 @@ def learning_specs(model: SplitModel) -> list[tf.TensorSpec]:
 
 
 class PersonalModel(tf.Module):
-    """A client's body and head, which serve, and learn further by the rule of its method.
+    """A client's body and head, which predict, and learn further by the rule of its method.
 
     With `one_by_one`, a body with loops takes one example after the other, as TFLite asks.
     """
@@ -56,7 +56,7 @@ class PersonalModel(tf.Module):
         self._inputs, self._examples_of = inputs_of(client)
 
     def signatures(self, learning: bool = True) -> dict[str, Callable]:
-        """Returns the concrete functions by their signatures. Without `learning` it only serves."""
+        """Returns the concrete functions by signature. Without `learning` it only predicts."""
         of_path = [tf.TensorSpec([], tf.string, "path")]
         functions: dict[str, tuple[Callable, list]] = {
             "class_names": (lambda: {"class_names": tf.identity(self._names)}, [])

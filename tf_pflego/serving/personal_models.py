@@ -157,7 +157,7 @@ class PersonalModels:
         """Lets a client's head learn from examples, by the method's own rule.
 
         This object then predicts with the new head, also for a client that the bundle does not
-        contain. The files of the bundle do not change; see `save`.
+        contain. The files of the bundle do not change (see `save`).
 
         Args:
           client: The client's name, or the text of its id.

@@ -109,7 +109,7 @@ class Experiment:
         and figures of a comparison.
 
     Raises:
-      TypeError, ValueError: It cannot be run; the message has the expected value.
+      TypeError, ValueError: It cannot be run.
 
     Example, explained in docs/sweeps.md:
       >>> cells = [{"algorithm": "fedper"}, {"algorithm": "pflego", "local_steps": [1, 5]}]
@@ -277,7 +277,7 @@ def method_name(algorithm: Any) -> str:
 
 
 def _named(cells):
-    """Returns the cells with names and labels made of their differences."""
+    """Returns the cells with names and labels from their differences."""
     differing = {
         name: len({str(cell.settings.get(name)) for cell in cells}) > 1
         for name in dict.fromkeys(name for cell in cells for name in cell.settings)

@@ -50,7 +50,7 @@ class Run(NamedTuple):
 
     @property
     def about(self) -> dict[str, str]:
-        """The columns that say which run a row is about."""
+        """The columns that identify the run of a row."""
         trial = {} if self.tried is None else {"trial": name_of(self.tried)}
         return {"run": self.cell.name, **trial, "seed": str(self.seed)}
 

@@ -15,7 +15,7 @@ _TEMPLATE = pathlib.Path(__file__).parent / "sweep.html.jinja"
 
 
 def write(sweep: StoredSweep, output: pathlib.Path) -> None:
-    """Writes the page; see `Sweep.report`."""
+    """Writes the page (see `Sweep.report`)."""
     groups = sweep_figures.by_condition(sweep)
     ended = {condition: client_sections.distribution(runs) for condition, runs in groups.items()}
     sections = {

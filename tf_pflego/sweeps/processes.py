@@ -80,7 +80,7 @@ class Process:
 
 
 class OnRay:
-    """A Ray cluster with the sweep's directory on its nodes; it makes jobs in parallel."""
+    """A Ray cluster with the sweep's directory on its nodes, which makes jobs in parallel."""
 
     def __init__(self, root: pathlib.Path, cores: int, source: str, address: str):
         from tf_pflego.ray.remote_tasks import Tasks  # Ray is needed for nothing else.

@@ -16,7 +16,7 @@ from tf_pflego.system import log, texts
 
 
 class Queue:
-    """The jobs of a sweep; threads take jobs from it, and report the end of runs.
+    """The jobs of a sweep. Threads take jobs from it, and report the end of runs.
 
     The reported runs of a cell come when all its trials have ended, with the chosen settings.
     """
@@ -48,7 +48,7 @@ class Queue:
             self._begin(cell)
 
     def take(self) -> Job | None:
-        """Returns the next job when it exists; None when all are done."""
+        """Returns the next job when it exists, or None when all are done."""
         with self._changed:
             while not self._waiting and self._running and not self._stopped:
                 self._changed.wait()
@@ -153,7 +153,7 @@ class Queue:
         return Job(cell.name, name_of(tried), settings, seeds) if seeds else None
 
     def _next_of_search(self, cell):
-        """Returns the next trial of a search; None at its end, or after a failed run."""
+        """Returns the next trial of a search, or None at its end, or after a failed run."""
         search = self._searches[cell.name]
         while (tried := search.ask()) is not None:
             self._tried[cell.name][name_of(tried)] = tried

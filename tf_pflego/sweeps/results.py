@@ -27,7 +27,7 @@ class Sweep(StoredSweep):
       rows: The reported runs, one dictionary each: the fields of runs.csv, with numbers as numbers,
         and None for an empty field.
       tuning_rows: The same of tuning.csv.
-      failures: How those runs ended that failed, if `sweep` returned this.
+      failures: The ends of failed runs, if `sweep` returned this.
 
     Example, explained in docs/sweeps.md#output-files:
       >>> compared = pfl.load_sweep("runs/compared")

@@ -155,7 +155,7 @@ def _prepare(cores, source):
 
 
 def make_there(job: str, root: str, cores: int, source: str) -> list[Outcome]:
-    """Makes a job, given as JSON, in a process of another machine; see `make`."""
+    """Makes a job, given as JSON, in a process of another machine (see `make`)."""
     return make(Job(*json.loads(job)), pathlib.Path(root), _prepare(cores, source))
 
 

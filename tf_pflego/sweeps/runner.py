@@ -64,7 +64,7 @@ def make(
     source: str = "",
     between_steps: Callable[[], None] = lambda: None,
 ) -> results.Sweep:
-    """Makes the runs of all cells or of some; see `sweep`.
+    """Makes the runs of all cells or of some (see `sweep`).
 
     `source` is FILE.py:NAME of the experiment, for other processes that need its clients and model.
     `between_steps` is called repeatedly at points without half-finished work. It may raise

@@ -1,4 +1,4 @@
-"""The files of a sweep, in formats that any program opens; docs/sweeps.md lists them.
+"""The files of a sweep, in formats that any program opens (docs/sweeps.md).
 
 The name TABLE.csv.gz is for tables that a method declares, with one row per run and entry.
 """
@@ -99,7 +99,7 @@ def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def add(files: durable.Batch, path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Adds a CSV file to the batch that is written together; see `write`."""
+    """Adds a CSV file to the batch that is written together (see `write`)."""
     content = text_of(rows).encode("utf-8")
     with files.open(path) as stream:
         # Without the time in its header, the same rows give the same file.
@@ -154,7 +154,7 @@ def lines_of(flags: Mapping[str, Any]) -> str:
 
 
 def said(flags: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the columns of a row about the settings of its run; see `settings_of`."""
+    """Returns the columns of a row about the settings of its run (see `settings_of`)."""
     return {"flags": " ".join(lines_of(flags).splitlines()), PLAN: json.dumps(plan)}
 
 

@@ -30,7 +30,7 @@ _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
 
 
 class Comparison:
-    """The comparison of a sweep's methods, a table for each condition; it prints as Markdown.
+    """The comparison of a sweep's methods, a table for each condition, printed as Markdown.
 
     Attributes:
       rows: A dictionary of numbers for each cell that has a run: accuracies and other shares in

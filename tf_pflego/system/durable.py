@@ -117,7 +117,7 @@ class Batch:
     def csv(
         self, path: pathlib.Path, names: Iterable[str], rows: Iterable[Iterable], mode: int = 0o666
     ) -> None:
-        """Writes rows of a table under the names of its columns; see `inert`."""
+        """Writes rows of a table under the names of its columns (see `inert`)."""
         text = io.StringIO(newline="")
         csv.writer(text).writerows([names, *([inert(cell) for cell in row] for row in rows)])
         with self.open(path, mode) as stream:
@@ -145,7 +145,7 @@ class Batch:
 
 @contextlib.contextmanager
 def batch(also: Iterable[pathlib.Path] = ()) -> Iterator[Batch]:
-    """Yields a batch. Its files move to their places when the block succeeds; see `Batch.finish`.
+    """Yields a batch. Its files move to their places when the block succeeds (see `Batch.finish`).
 
     If a file cannot be written, the old file still exists.
     """

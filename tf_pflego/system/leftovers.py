@@ -1,7 +1,7 @@
 """Leftovers to be removed before a program is ended in the middle of something.
 
 Code that makes temporary files removes them in a `finally` clause, and registers their removal
-here, since a forced end by a signal skips the clause; see `tf_pflego.system.signals`.
+here, since a forced end by a signal skips the clause (see `tf_pflego.system.signals`).
 """
 
 import contextlib

@@ -42,7 +42,7 @@ class ExchangeSteps:
       broadcast: See the module, as for the others.
       client_message: None if the server sends nothing to single clients.
       client_work: It returns a `WorkResult`.
-      metrics: Makes metrics from the sums of the clients' work; see `metrics.of_sums`.
+      metrics: Makes metrics from the sums of the clients' work (see `metrics.of_sums`).
       sees_single_clients: Whether the server sees what single clients upload.
       aggregation: An `Aggregation`.
       server_update: The server's state does not change without uploads.

@@ -153,7 +153,7 @@ class Training:
         return [self.client_states[client] for client in ids]
 
     def inputs(self, ids: Sequence[int], purpose: str, *keys: int) -> list[ClientInputs]:
-        """Returns clients' inputs, with seeds for this purpose; see `core.seeds`."""
+        """Returns clients' inputs, with seeds for this purpose (see `core.seeds`)."""
         clients = self._clients
         identities = clients.identities[ids]
         exchanges = [(*keys, k) if keys else () for k in range(len(self._process.exchanges))]

@@ -80,7 +80,7 @@ class Dataset:
       test: Test examples, or None if the partition splits `train`.
       num_classes: C, number of global classes.
       class_names: Their C names, in the order of the labels, or None if they have only numbers.
-      task: The task; see `ClientData`. Without classes, C is the number of outputs.
+      task: The task (see `ClientData`). Without classes, C is the number of outputs.
       preprocessing: The preprocessing of a table's columns, or None without a table.
 
     Example, explained in docs/data.md#partitions:

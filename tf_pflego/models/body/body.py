@@ -166,7 +166,7 @@ class Body:
     def served(
         self, theta: Sequence[tf.Tensor], examples: tf.Tensor, seed: Any, one_by_one: bool
     ) -> tf.Tensor:
-        """Returns phi(x; theta) for files, in inference mode; see `to_be_served`."""
+        """Returns phi(x; theta) for files, in inference mode (see `to_be_served`)."""
         one_example = self._one_example
         if not one_by_one or one_example is None:
             passes, weights, more = self._passes(theta, None)

@@ -2,7 +2,7 @@
 
 It ends in a tensor on all paths from the examples to the features, without trained weights before
 it. Its output for an example never changes, and can be computed once. A nested model, such as a
-backbone, is frozen as a whole or not at all.
+backbone, is frozen as a whole or remains trainable.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ As the maximum of its input and 0 a ReLU is not joined, keeps NaN, and computes 
 otherwise. This costs another pass over the results. With a product the cost is too small to
 measure, and with a convolution it is about 5 % of a round. There the operations stay joined: a NaN
 that first arises in a convolution may become 0 in process. If its inputs were infinite, the
-gradient of a trained kernel is still NaN. A frozen kernel has none, and its client takes part.
+gradient of a trained kernel is still NaN. A frozen kernel has none, and its client participates.
 """
 
 import tensorflow as tf

@@ -38,7 +38,7 @@ CAPS = ("correction", "joint", "none")
 def corrected(
     shared_head: tf.Tensor, classes: tf.Tensor, correction: tf.Tensor, gate: tf.Tensor
 ) -> tf.Tensor:
-    """Returns W = g S V + U, [K, M + 1], for a client with `classes` [K]; see `Client`."""
+    """Returns W = g S V + U, [K, M + 1], for a client with `classes` [K] (see `Client`)."""
     return gate * _rows_of(shared_head, classes) + correction
 
 
@@ -110,7 +110,7 @@ class CorrectedHead:
         """Returns [] the rate of both U and g, at most `largest`.
 
         The cap is 1 / (h A + lambda), one over the curvature in U (correction), 1 / (h A + h B +
-        lambda), at which no step raises F (joint), or no cap (none).
+        lambda), where no step raises F (joint), or no cap (none).
         """
         if cap == "none":
             return tf.constant(largest)
@@ -126,7 +126,7 @@ class CorrectedHead:
         """Returns (U, g) with F no larger than at the arguments. Absent rows do not change.
 
         If F has risen after `steps` steps of `rate`, or is not a number, they are repeated from the
-        start with rates at which no step raises it.
+        start with rates where no step raises it.
         """
         if are_none(steps) or self._objective.is_constant:
             return correction, gate

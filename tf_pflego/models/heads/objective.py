@@ -36,7 +36,7 @@ class HeadObjective:
       rows: K, the number of rows of a head.
       classes: [K] int32, the class of each row. Rows with a negative class are absent: they have no
         probability and do not change. None if all are present.
-      task: The task; see `core.tasks`.
+      task: The task (see `core.tasks`).
       penalty: Weight of half the squared norm of the head without its biases.
 
     Attributes:
