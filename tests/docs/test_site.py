@@ -97,7 +97,7 @@ def test_formulas_are_shown_and_no_line_begins_with_the_mark_behind_one(open_pag
 
 def test_no_page_of_the_site_is_wider_than_the_screen(open_page):
     """And code of up to 100 columns can be read without moving it, where there is room."""
-    names = "index report methods methods/pgfed reference/simulation own_method tff"
+    names = "index report methods methods/pflego methods/pgfed reference/simulation own_method tff"
     for name in names.split():
         page = open_page(name)
         codes = "[...document.querySelectorAll('.highlight code')]"
@@ -108,6 +108,8 @@ def test_no_page_of_the_site_is_wider_than_the_screen(open_page):
         for width in (1600, 360):
             page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            formulas = "[...document.querySelectorAll('div.arithmatex')]"
+            assert page.evaluate(f"{formulas}.every(f => f.scrollWidth <= f.clientWidth)"), name
         broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
         assert page.evaluate(broken) == 0, name
 
