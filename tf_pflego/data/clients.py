@@ -112,8 +112,7 @@ class ClientData:
         if values.truth("class_mask", self.class_mask) and self.label_space != "global":
             raise ValueError(
                 "`class_mask` must not be given in the local label space, where all labels of a "
-                "client are its own classes; got True. Set `label_space='global'`, or leave it "
-                "out."
+                "client are its own classes; got True. Leave it out, or set `label_space='global'`."
             )
         if self.class_mask and not self.has_classes:
             raise ValueError(
