@@ -108,6 +108,7 @@ class ClientComputation:
         facts = ClientFacts(tf.TensorSpec([length], tf.int64), tf.TensorSpec([], tf.float32))
 
         leaves = tf.nest.flatten(self._state_spec)
+        self.reads = [True] * len(leaves)  # as long as nobody knows
         message_to_one = tf.nest.map_structure(
             lambda leaf: tf.TensorSpec(leaf.shape[1:], tf.as_dtype(leaf.dtype)), messages
         )
@@ -136,7 +137,11 @@ class ClientComputation:
 
         They are separate operations, for a graph that is compiled.
         """
-        return self._updated(message, self._all_leaves(state_leaves), client, round_)
+        state = tf.nest.pack_sequence_as(self._state_spec, self._all_leaves(state_leaves))
+        result = self._exchange.client_update(message, state, client.in_round(round_), round_)
+        sums = Sums.share(result, client.client_weight)
+        finite = nests.all_finite((sums, result.individual, result.state))
+        return sums, ClientOutputs(result.state, result.individual, finite, ()), result.weights
 
     def tested(self, one: GraphClient, weights: Structure) -> dict[str, dict[str, tf.Tensor]]:
         """Returns the sums of the test of a client's weights, by split and statistic."""
@@ -158,17 +163,10 @@ class ClientComputation:
     def _run(self, data, message, message_to_one, state_leaves, facts, round_):
         one = GraphClient(data, facts)
         client = one.trainee(message_to_one)
-        sums, outputs, weights = self._updated(message, state_leaves, client, round_)
+        sums, outputs, weights = self.updated(message, state_leaves, client, round_)
         self.weights_spec = specs_of(weights)
         counted = self.tested(one, weights) if self.tests else {}
         return sums, outputs._replace(sums=packed(counted))
-
-    def _updated(self, message, state_leaves, client, round_):
-        state = tf.nest.pack_sequence_as(self._state_spec, state_leaves)
-        result = self._exchange.client_update(message, state, client.in_round(round_), round_)
-        sums = Sums.share(result, client.client_weight)
-        finite = nests.all_finite((sums, result.individual, result.state))
-        return sums, ClientOutputs(result.state, result.individual, finite, ()), result.weights
 
 
 def splits_of(data: OpenData) -> tuple[str, ...]:
