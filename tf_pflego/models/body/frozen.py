@@ -217,7 +217,7 @@ def _drawing(body, example):
         with live.training():
             return body(examples, training=True)
 
-    if live.may_draw:
+    if live.dropouts:
         trained.get_concrete_function(example)
     return live.drawing
 

@@ -25,7 +25,8 @@ class Live:
       statistics: The variables of the means and variances of batch normalisation.
       moments: For each of them the batch's value.
       normalizing: The ids of the variables of scales and offsets.
-      drawing: The layers of dropout that have sampled masks.
+      dropouts: The layers of dropout, called in training or not.
+      drawing: Those that have sampled masks.
     """
 
     def __init__(self, model: tf.keras.Model):
@@ -39,17 +40,12 @@ class Live:
             and not getattr(layer, "renorm", False)
         ]
         self._spatial = layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D
-        self._dropouts = [one for one in every if isinstance(one, layers.Dropout) and one.rate]
+        self.dropouts = [one for one in every if isinstance(one, layers.Dropout) and one.rate]
         self.seed: Any = None
         self.statistics: list[Any] = []
         self.moments: list[tf.Tensor] = []
         self.normalizing: set[int] = set()
         self.drawing: list[Any] = []
-
-    @property
-    def may_draw(self) -> bool:
-        """Whether there is dropout at all, called in training or not."""
-        return bool(self._dropouts)
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
@@ -59,7 +55,7 @@ class Live:
         with contextlib.ExitStack() as replaced:
             for layer in self._normalizations:
                 replaced.enter_context(_calling(layer, self._normalized, moments))
-            for layer in self._dropouts:
+            for layer in self.dropouts:
                 replaced.enter_context(_calling(layer, self._dropped, seed))
             yield
         self.seed = seed if self._masks else None
