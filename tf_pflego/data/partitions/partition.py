@@ -89,16 +89,8 @@ class Partition:
     def with_validation(self, labels: np.ndarray, fraction: float, seed: int) -> "Partition":
         """Returns the partition with a validation part of each client's training examples.
 
-        `data.held_out` draws them.
-
-        Args:
-          labels: [N] the classes of the training arrays that the indices point into.
-          fraction: The share of each client's training examples, in (0, 1).
-          seed: The seed of the run.
-
-        Raises:
-          ValueError: `fraction` or `seed` is out of its range, a client has a single training
-            example, or validation examples exist already.
+        `labels` [N] are the classes of the training arrays that the indices point into. For the
+        other arguments and the errors see `ClientData.with_validation`.
         """
         rows, offsets = joined(self.train_indices, "train indices")
         labels = checks.integers(labels, "`labels`")

@@ -34,12 +34,10 @@ def read(
     """Returns the rows of a table with its column of clients and its features.
 
     Args:
-      table: As in `from_table`.
+      table, separator, decimal: As in `from_table`.
       preprocessing: The preprocessing of the clients that know the columns.
       missing: The treatment of missing values, as in `from_table`; auto is the one of the
         preprocessing.
-      separator: As in `from_table`.
-      decimal: As in `from_table`.
 
     Raises:
       TypeError: `table` has another class.

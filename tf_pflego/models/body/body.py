@@ -32,19 +32,14 @@ from tf_pflego.models.body.live import Live
 class Body:
     """The function phi(x; theta) that a Keras model computes, with its gradient by theta.
 
-    For the model, the shape of an example and the errors see `SplitModel`. The model itself does
-    not change.
+    For the model, the shape of an example and the errors see `SplitModel`, and also for the
+    attributes `initial_theta`, `theta_names`, `num_features`, `positions`, `example_shape` and
+    `example_dtype`. The model itself does not change.
 
     Attributes:
-      initial_theta: The values of the model's trainable weights, a list of float32 arrays.
-      theta_names: Their names.
       is_normalizing: For each whether it is a scale or an offset of live batch normalisation.
       first_statistics: The statistics of batch normalisation as they were in the model, float32.
-      num_features: M.
-      positions: (T,) if features are [n, T, M], one vector for each position; else ().
       feature_shape: (M,) or (T, M).
-      example_shape: Shape of one example.
-      example_dtype: tf.int32 if the model's Input takes integers, else tf.float32.
       bytes_per_example: Bytes of all that the model computes from one example. For loops and nested
         functions, only inputs and outputs are counted.
       saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`. Sizes that depend on

@@ -77,10 +77,7 @@ class Frozen:
     Attributes:
       model: The function from examples to the inputs of the trained part.
       shape: Shape of one input of the trained part.
-      example_shape: Shape of one example.
-      example_dtype: tf.int32 or tf.float32.
-      scales: As of `Body`.
-      lookups: As of `Body`.
+      example_shape, example_dtype, scales, lookups: As of `Body`.
       block: The number of examples that pass it at once.
     """
 

@@ -43,8 +43,7 @@ class HeadObjective:
       inputs: X, [n, M'] float32. M' is M + 1 rounded up to whole cache lines.
       targets: The labels as the task's loss takes them, such as [K, n] float32.
       example_weight: [] float32, 1 / n.
-      rows: K.
-      task: The task.
+      rows, task: The arguments.
     """
 
     def __init__(
