@@ -34,7 +34,7 @@ from tf_pflego.devices.messages import Answers, Request
 from tf_pflego.devices.reports import Reports
 from tf_pflego.engines import tracing
 from tf_pflego.engines.client_states import WrittenStates
-from tf_pflego.engines.engine import Engine, Outcome
+from tf_pflego.engines.engine import Cohort, Engine, Outcome
 from tf_pflego.simulation.checkpoint import KEPT
 from tf_pflego.system import log
 
@@ -79,26 +79,12 @@ class DevicesEngine(Engine):
         position = self.algorithm.exchanges.index(exchange)
         number = (int(round_.number) - 1) * len(self.algorithm.exchanges) + position + 1
         self._round = int(round_.number)
-        to_all = {
-            **messages.numbered("round", round_),
-            **messages.numbered("message", tf.nest.flatten(message)),
-        }
-        to_each = tf.nest.flatten(cohort.messages)
-        start = messages.numbered("start", _some(server_state, self.states.init_reads))
-        requests = {}
-        for row, client in enumerate(cohort.ids.tolist()):
-            state = int(self.states.numbers[client])
-            facts = {
-                "ask": "exchange",
-                "position": position,
-                "state": state,
-                "new": number,
-                "oldest": max(0, number - self._horizon * len(self._uploads)),
-                "evaluate": evaluate,
-                **self._about_client(cohort.seeds[row]),
-            }
-            to_one = messages.numbered("one", [leaf[row] for leaf in to_each])
-            requests[client] = Request(facts, to_all | to_one | ({} if state else start))
+        to_all = messages.numbered("round", round_)
+        to_all |= messages.numbered("message", tf.nest.flatten(message))
+        oldest = max(0, number - self._horizon * len(self._uploads))
+        facts = {"ask": "exchange", "position": position, "evaluate": evaluate}
+        facts |= {"new": number, "oldest": oldest}
+        requests = self._requests(cohort, server_state, facts, to_all)
         checked, wanted = self._checked(position, evaluate), self._reports.wanted[exchange.cohort]
         answers = self._ask_what_is_not_known(requests, checked, self._most(position), wanted)
         answers = self._without_the_longest(answers, exchange, server_state)
@@ -115,13 +101,8 @@ class DevicesEngine(Engine):
 
     def evaluate(self, ids, seeds, train, server_state):
         served = messages.numbered("served", _some(server_state, self._served))
-        start = messages.numbered("start", _some(server_state, self.states.init_reads))
-        requests = {}
-        for client, seed in zip(np.asarray(ids).tolist(), seeds, strict=True):
-            state = int(self.states.numbers[client])
-            facts = {"ask": "evaluate", "state": state, "train": train, "round": self._round}
-            facts |= self._about_client(seed)
-            requests[client] = Request(facts, served | ({} if state else start))
+        facts = {"ask": "evaluate", "train": train, "round": self._round}
+        requests = self._requests(Cohort(np.asarray(ids), seeds, ()), server_state, facts, served)
         sizes = {name: self._sizes_with(train) for name in self.algorithm.served}
         answers = self.place.ask(
             requests,
@@ -148,9 +129,17 @@ class DevicesEngine(Engine):
     def close(self) -> None:
         """The links stay open. The code that opened them closes them."""
 
-    def _about_client(self, seed):
-        examples = self.place.examples
-        return {"seed": seed.tolist(), "all_examples": sum(examples) if examples else None}
+    def _requests(self, cohort, server_state, facts, to_all):
+        """Returns a request to each client. One without a state needs leaves for its first."""
+        start = messages.numbered("start", _some(server_state, self.states.init_reads))
+        to_each, examples = tf.nest.flatten(cohort.messages), self.place.examples
+        facts = facts | {"all_examples": sum(examples) if examples else None}
+        requests = {}
+        for client, seed, *to_one in zip(cohort.ids.tolist(), cohort.seeds, *to_each, strict=True):
+            state = int(self.states.numbers[client])
+            arrays = to_all | messages.numbered("one", to_one) | ({} if state else start)
+            requests[client] = Request(facts | {"state": state, "seed": seed.tolist()}, arrays)
+        return requests
 
     def _most(self, position):
         """Returns the bytes that an answer can have, with the upload of an exchange."""
