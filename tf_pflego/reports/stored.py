@@ -197,7 +197,7 @@ def _table(numbers, path, others=()):
     """Returns the columns of a table: ids and counts, and `others`, by default a statistic."""
     columns, table = reader.columns(path), {}
     needed = (*numbers, *(others or [f"test_{first_of(columns).name}"]))
-    try:
+    with limited_files.reading(path, ValueError):
         if not set(needed) <= set(columns) or not columns[needed[0]]:
             raise ValueError(f"it needs the columns {', '.join(needed)} and a row")
         for name, cells in columns.items():
@@ -213,14 +213,12 @@ def _table(numbers, path, others=()):
             if of_metric(name).is_share and np.any((values < 0) | (values > 1)):
                 raise ValueError(f"{name} has a cell that is no share")
             values[np.abs(values) > _LARGEST] = np.nan
-    except ValueError as error:
-        raise reader.DamagedFileError(path, f"cannot be read ({error})") from None
     return table
 
 
 def _holdings(dataset, path):
     arrays = limited_files.arrays(path)
-    try:
+    with limited_files.reading(path, ValueError, KeyError, IndexError):
         parts, checksum = {}, 0
         for name in ("classes", "train_indices", "test_indices"):
             values, offsets = (_row(arrays, key, "iu") for key in (name, f"{name}_offsets"))
@@ -253,8 +251,6 @@ def _holdings(dataset, path):
         if "fingerprints" in arrays:
             keys = _keys(arrays["fingerprints"], num_clients)
             checksum = zlib.crc32("".join(sorted(keys)).encode())
-    except (ValueError, KeyError, IndexError) as error:
-        raise reader.DamagedFileError(path, f"cannot be read ({error})") from None
     return Holdings(
         tuple(values[a:b] for a, b in itertools.pairwise(offsets)),
         np.diff(parts["train_indices"][1]),

@@ -94,7 +94,7 @@ def records(path: pathlib.Path) -> list[dict[str, Any]]:
 def columns(path: pathlib.Path) -> dict[str, list[str]]:
     """Returns the columns of a CSV file, as text."""
     text = content(path)
-    try:
+    with limited_files.reading(path, ValueError, csv.Error):
         rows = csv.reader(io.StringIO(text.decode(), newline=""))
         names = next(rows, [])
         if len(set(names)) < len(names) or len(names) > _MOST_NAMES:
@@ -107,6 +107,4 @@ def columns(path: pathlib.Path) -> dict[str, list[str]]:
                 raise ValueError(f"it has more than {_MOST_CELLS} cells")
             for column, cell in zip(cells, row, strict=True):
                 column.append(cell.removeprefix("'"))  # See `durable.inert`.
-    except (ValueError, csv.Error) as error:
-        raise DamagedFileError(path, f"cannot be read ({error})") from None
     return dict(zip(names, cells, strict=True))

@@ -38,6 +38,15 @@ class DamagedFileError(ValueError):
         self.path = path
 
 
+@contextlib.contextmanager
+def reading(path: pathlib.Path, *errors: type[Exception]) -> Iterator[None]:
+    """Makes a DamagedFileError of errors that the content of a file leads to."""
+    try:
+        yield
+    except errors as error:
+        raise DamagedFileError(path, f"cannot be read ({error})") from None
+
+
 def content(path: pathlib.Path, most: float = _MOST_BYTES) -> bytes:
     """Returns the bytes of a regular file that has at most `most`, or raises DamagedFileError.
 
@@ -66,11 +75,9 @@ def text(path: pathlib.Path) -> str:
     packed = content(path)
     if path.suffix != ".gz":
         return packed.decode()
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
-            unpacked = file.read(_MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DamagedFileError(path, f"cannot be read ({error})") from None
+    unreadable = OSError, EOFError, zlib.error
+    with reading(path, *unreadable), gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        unpacked = file.read(_MOST_BYTES + 1)
     if len(unpacked) > _MOST_BYTES:
         raise DamagedFileError(path, f"has more than {_MOST_BYTES} bytes of text")
     return unpacked.decode()
@@ -100,10 +107,8 @@ def _opened(path: pathlib.Path, most: float) -> Iterator[tuple[IO[bytes], int]]:
 def json_object(path: pathlib.Path) -> dict[str, Any]:
     """Returns the object in a JSON file, or raises DamagedFileError."""
     text = content(path, _MOST_BYTES_OF_JSON)
-    try:
+    with reading(path, ValueError):
         return object_of(text)
-    except ValueError as error:
-        raise DamagedFileError(path, f"cannot be read ({error})") from None
 
 
 def arrays(path: str | pathlib.Path, most: float = _MOST_BYTES) -> dict[str, np.ndarray]:
@@ -112,11 +117,9 @@ def arrays(path: str | pathlib.Path, most: float = _MOST_BYTES) -> dict[str, np.
     A file that is compressed may have only a hundred times its bytes, and 64 MB, in it.
     """
     path = pathlib.Path(path)
-    with _opened(path, most) as (file, size):
-        try:
-            return {name.removesuffix(".npy"): _array(array) for name, array in members(file, size)}
-        except Exception as error:  # Of what is no archive, zipfile raises errors of many kinds.
-            raise DamagedFileError(path, f"cannot be read ({error})") from None
+    # Of what is no archive, zipfile raises errors of many kinds.
+    with _opened(path, most) as (file, size), reading(path, Exception):
+        return {name.removesuffix(".npy"): _array(array) for name, array in members(file, size)}
 
 
 def members(file: IO[bytes], size: int) -> Iterator[tuple[str, bytes]]:
