@@ -1,4 +1,4 @@
-"""A network that is trained already and goes on learning: its last block, by LoRA or as a whole.
+"""A network that is trained already and goes on learning: its last block, by LoRA.
 
   EFFICIENTNET_LITE0=FILE.npz tf-pflego sweep run_configs/experiments/adapted_body.py \\
       --output_dir=results
@@ -6,8 +6,7 @@
 The clients and the layer of 64 are those of trained_body.py, with five classes per client and half
 as many rounds. `adapted_body_frozen` trains that layer alone; `adapted_body_lora` also adapters of
 rank 8 on the three convolutions of one pixel in the last block, and their biases, which takes Keras
-3; and `adapted_body_last` the block itself, a million weights. For each method three settings are
-chosen among on validation examples.
+3. For each method three settings are chosen among on validation examples.
 """
 
 from trained_body import experiment, network, on_features, with_layer
@@ -31,18 +30,9 @@ def _with_lora(run, clients):
     return with_layer(adapted.inputs, adapted.outputs[0], run, clients)
 
 
-def _with_last_block(run, clients):
-    """Returns the network, the last block of which is trained, and the layer of 64."""
-    adapted = network(run, clients)
-    for name in (*_POINTWISE, "block15_depthwise"):
-        adapted.get_layer(name).trainable = True
-    return with_layer(adapted.inputs, adapted.outputs[0], run, clients)
-
-
 def _adapted(title, model):
     return experiment(f"CIFAR-10, {title}", model, _METHODS, degrees=("medium",), rounds=30)
 
 
 adapted_body_frozen = _adapted("a trained network that is frozen", on_features)
 adapted_body_lora = _adapted("a trained network with adapters in its last block", _with_lora)
-adapted_body_last = _adapted("a trained network whose last block is trained", _with_last_block)
