@@ -177,7 +177,7 @@ ROWS = [
     (lambda: of_task(lambda z, y: z[:, 0] @ y), "`loss` must give .*; got "),
     (lambda: counting(lambda z, y: y), "statistic mine must give as many sums for any number of"),
     (lambda: pfl.Statistic("mine", len, counts=np.array([None, 1])), "`counts` must be a finite"),
-    (lambda: pfl.Statistic("accuracy", sums=len), "must be none of the package's names; got acc"),
+    (lambda: pfl.Statistic("accuracy", sums=len), "must differ from the package's names; got acc"),
     (lambda: pfl.EarlyStopping(metric=3), "`metric` must be text"),
     (lambda: pfl.EarlyStopping(patience=0), "`patience` must be at least 1"),
     (lambda: pfl.EarlyStopping(min_delta=-1), "`min_delta` must be at least 0"),

@@ -231,7 +231,7 @@ def test_two_runs_have_other_noise_and_a_restored_one_the_same_unless_sums_diffe
 
 def test_a_claim_holds_for_one_way_of_drawing_participants(tiny_model, tiny_clients):
     algorithm = private_probe(tiny_model, np.ones([3, 5]), 1.0, 1.0)
-    with pytest.raises(ValueError, match="must be the one for which probe was made private"):
+    with pytest.raises(ValueError, match="must be the participation for which probe was"):
         Simulation(algorithm, tiny_clients, Participation(3, 2), "in_process")
 
 

@@ -160,7 +160,7 @@ def test_new_clients_train_what_is_theirs(trained):
 
 
 def test_what_does_not_go_with_it_is_refused(trained, tmp_path):
-    with pytest.raises(ValueError, match="clients share the body"):
+    with pytest.raises(ValueError, match="one body for all clients"):
         pfl.export_bundle(trained, "all", tmp_path / "bundle")
     with pytest.raises(ValueError, match="`learning_rate` must be a number"):
         pfl.NewClients(trained, make_clients())

@@ -134,7 +134,7 @@ REFUSED = [
     ({"classes": ([0, 1], [4, 4, 5])}, "must be ascending and different; got 4 after 4. Sort them"),
     ({"classes": ([-1, 1], [4, 5, 6])},
      r"client 0's classes must be in \[0, num_classes=2147483648\); got -1. Correct"),
-    ({"class_mask": True}, "must not be given in the local label space, .*; got True. Set"),
+    ({"class_mask": True}, "must not be given in the local label space, .*; got True. Leave"),
     ({"num_classes": [3, 3], "label_space": "global", "classes": ([0, 1], [0, 1])},
      r"client 1's train examples must be of its classes, \[0 1\]; got class 2 "
      "for its example 1. Add the class"),

@@ -77,7 +77,7 @@ def second(pair):
 
 
 BAD = [
-    ({"test": TABLES["test"][:1]}, "must have one pair for each client; got 2 and 1 pairs. Leave"),
+    ({"test": TABLES["test"][:1]}, "must have one pair for each client; got 2 and 1 pairs. Remove"),
     (second((X, Y, Y)), TypeError, r"client 1's .* a pair \(examples, labels\); got 3 parts. Give"),
     ({"train": (X, Y), "test": (X, Y)}, TypeError, "must be a pair .*; got ndarray. Give one pair"),
     (second((X[:8], Y)), r"client 1's train examples must be \[9, ...\], one for each of its "

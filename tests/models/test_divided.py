@@ -215,7 +215,7 @@ def test_a_body_that_cannot_be_copied_is_computed_in_each_round(caplog):
     no_config.trainable = False
     model = pfl.SplitModel(ending(no_config), 2)
     assert divided(model) is model
-    assert "computed in each round: `body` must be made of layers" in caplog.text
+    assert "computed in each round: `body` must consist of layers" in caplog.text
 
 
 def test_a_divided_model_can_be_pickled():

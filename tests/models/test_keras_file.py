@@ -114,8 +114,8 @@ CALLS = {"class_name": "TFOpLambda", "config": {"function": "io.read_file"}}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_pickle, "must have the members config.json, metadata.json, model.weights.h5, and no"),
-        (lambda parts, _: parts | {"assets/words.txt": b"a"}, "and not others"),
+        (with_pickle, "only the members config.json, metadata.json, model.weights.h5. A"),
+        (lambda parts, _: parts | {"assets/words.txt": b"a"}, "must have only the members"),
         (with_layer(class_name="Lambda"), "it names Lambda, which can run code"),
         (with_layer(class_name="run", module="subprocess"), "subprocess.run, which is neither"),
         (with_layer(class_name="load_model", module="keras.saving"), "which is neither Keras' nor"),

@@ -26,7 +26,7 @@ def test_the_program_exports_and_says_how_accurate_the_files_are(run, tmp_path):
     models = tmp_path / "models"
     result = program("export", f"--run={run}", "--clients=worst:2", f"--output_dir={models}")
     assert result.returncode == 0
-    assert result.stderr.startswith("tf_pflego: 1 of 2 clients never took part, such as 7, and")
+    assert result.stderr.startswith("tf_pflego: 1 of 2 clients never participated, such as 7, and")
     head, *rows, last = result.stdout.splitlines()
     assert head.split() == ["bytes", "accuracy", "in", "the", "run", "of", "the", "file", "client"]
     assert last == f"written to {models}"

@@ -126,8 +126,8 @@ def simulation_fixture(tiny_model, tiny_clients):
     [
         ([macro_f1], r"`metrics` must be of the class Mapping; got list"),
         ({"macro f1": macro_f1}, r"have names that are one word of letters, .*; got macro f1\."),
-        ({"train_loss": macro_f1}, "have other names than what a run measures already; got train_"),
-        ({"test_mine": macro_f1}, "have other names than what a run measures already"),
+        ({"train_loss": macro_f1}, "have other names than the metrics of a run; got train_"),
+        ({"test_mine": macro_f1}, "have other names than the metrics of a run"),
         ({"f1": 3}, "be functions of labels and probabilities; got 3 for f1"),
         ({"f1": lambda y, p: np.nan}, r"f1 must return a finite number for each client; got nan"),
         ({"f1": lambda y, p: "0.5"}, "got '0.5' for client 0. Let it return a number also where"),

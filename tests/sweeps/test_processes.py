@@ -110,7 +110,7 @@ def test_interrupted_and_killed_on_the_way_it_comes_to_the_same(
     trial, cell = raw.parent.name, raw.parent.parent.name
     assert running.returncode == 2
     assert f"tf_pflego: {cell} {trial} seed 1000: failed: its process ended with SIGKILL" in errors
-    assert f"tf_pflego: {cell} is not run, since nothing can be chosen for it before" in errors
+    assert f"tf_pflego: {cell} is not run, since its settings cannot be chosen before" in errors
     assert "1 run failed, which the same command makes again; " in errors
     others = [row for row in contents(finished)[store.RUNS] if row["run"] != cell]
     assert contents(directory)[store.RUNS] == others

@@ -88,7 +88,7 @@ def test_the_same_command_needs_no_data_and_a_failed_run_replaces_nothing(swept,
     failed = sweep_again(swept, "--num_rounds=3", data="/proc/nowhere")
     assert failed.returncode == 2
     assert failed.stderr.count("failed: DatasetError: ") == 4  # These are the trials.
-    assert failed.stderr.count("nothing can be chosen for it") == 2
+    assert failed.stderr.count("its settings cannot be chosen") == 2
     assert "every run must finish; 4 runs did not, with the errors above. Correct" in failed.stderr
     assert contents(swept) == before
 

@@ -94,7 +94,9 @@ def test_a_table_whose_rows_have_changed_is_refused(tmp_path, capsys, without_pi
     assert (again.returncode, made(again)) == (0, [])
     with open(renamed, "a") as file:
         file.write("a,9,1\n")
-    said = "--table must have the rows that finished runs of local were made with, whose checksum"
+    said = (
+        "--table must have the rows that finished runs of local were made with, with the checksum"
+    )
     assert_refused(sweep(renamed, "--seeds=0,1"), said, "or choose another --output_dir")
     table.unlink(missing_ok=True)
     assert sweep(table).returncode == 0  # What is finished needs no table.

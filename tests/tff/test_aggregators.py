@@ -184,7 +184,7 @@ REFUSED = {
         lambda model, _: private(
             probe(model, np.ones([3, 2], np.float32), 2), make_clients((5,) * 3)
         ),
-        "must either sum or average what clients upload; got pro",
+        "must either sum or average the uploads; got pro",
     ),
     "clients count differently": (
         lambda model, clients: private(build("fedavg", model), clients),

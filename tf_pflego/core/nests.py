@@ -164,8 +164,8 @@ def stacked_like(spec: Structure, nest: Structure, count: int) -> Structure:
     except (ValueError, TypeError, RuntimeError) as error:  # The last one is of endless nests, too.
         raise ValueError(
             f"`states` must have the structure of {type(spec).__name__} with the leaves "
-            f"{', '.join(positions(spec)) or '(none)'}; got {type(nest).__name__}. Change what "
-            "`client_states` returns."
+            f"{', '.join(positions(spec)) or '(none)'}; got {type(nest).__name__}. Change the "
+            "result of `client_states`."
         ) from error
     leaves = []
     for (name, leaf), member in zip(named(nest).items(), tf.nest.flatten(spec), strict=True):

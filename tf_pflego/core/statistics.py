@@ -73,7 +73,7 @@ class Statistic:
             )
         if self.name in KNOWN:
             raise ValueError(
-                "`name` of your own statistic must be none of the package's names; got "
+                "`name` of your own statistic must differ from the package's names; got "
                 f"{self.name}. Use the package's statistic by its name, or choose another name."
             )
         values.function("sums", self.sums)

@@ -87,8 +87,8 @@ def from_arrays(
             )
     if len(train) != len(test):
         raise ValueError(
-            "`train` and `test` must have one pair for each client; got "
-            f"{len(train)} and {len(test)} pairs. Leave out clients that lack one of them."
+            f"`train` and `test` must have one pair for each client; got {len(train)} and "
+            f"{len(test)} pairs. Remove clients that lack one of them."
         )
     client_names = names_lib.checked(client_names, len(train))
     values.one_of("label_space", label_space, LABEL_SPACES)

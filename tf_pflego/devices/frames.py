@@ -87,7 +87,7 @@ def listening(path: pathlib.Path) -> socket.socket:
     """
     refuse_shared(path.parent)
     if path.exists() and not path.is_socket():
-        raise FileExistsError(errno.EEXIST, "a socket must have a name of its own", str(path))
+        raise FileExistsError(errno.EEXIST, "a socket must have its own name", str(path))
     unnamed = path.with_suffix(".new")  # Names of sockets must not be long.
     if unnamed.is_socket():
         unnamed.unlink()  # Of a program that was killed.

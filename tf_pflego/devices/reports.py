@@ -42,7 +42,7 @@ class Reports(Asked):
         self.absent.update(ids)
         if not any(map(self._reporting, self.ids)):
             raise WorkerError(
-                f"round {self._round}: no participant has answered as it must; nothing is kept"
+                f"round {self._round}: no participant sent a valid answer. The round is not kept"
             )
 
     def scale(self, cohort):

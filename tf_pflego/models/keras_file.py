@@ -51,8 +51,8 @@ def load(content: bytes) -> "tf.keras.Model":
     parts = list(limited_files.members(io.BytesIO(content), len(content)))
     if sorted(name for name, _ in parts) != _MEMBERS:
         raise ValueError(
-            f"it must have the members {', '.join(_MEMBERS)}, and not others. A layer with a "
-            "vocabulary, such as TextVectorization, belongs before the body"
+            f"it must have only the members {', '.join(_MEMBERS)}. A layer with a vocabulary, "
+            "such as TextVectorization, belongs before the body"
         )
     part = dict(parts)
     config = json.loads(part["config.json"])

@@ -149,8 +149,8 @@ def run(flag_values, interruption: Interruption) -> None:
             if falling:
                 log.warning(
                     f"{steps} steps are too few for {len(falling)} of {clients.num_clients} "
-                    f"clients, such as {falling[0]}, whose loss falls on in as many again. Raise "
-                    "--steps"
+                    f"clients, such as {falling[0]}: the loss falls further in as many more "
+                    "steps. Raise --steps"
                 )
             if options.output_dir:
                 export_lib.export(

@@ -111,9 +111,9 @@ def check_output(output: pathlib.Path, dirs: Iterable[pathlib.Path], format: str
         )
     if format == "html" and (output.suffix not in _PAGE_SUFFIXES or output.is_dir()):
         raise ValueError(
-            f"`output` must be a file whose name ends in .html; got {output}"
-            f"{', a directory' if output.is_dir() else ''}. Write `output='report.html'`, or "
-            "`format='png'` for a directory of figures."
+            "`output` must be an .html file; got "
+            f"{output}{', a directory' if output.is_dir() else ''}. Write `output='report.html'`, "
+            "or `format='png'` for a directory of figures."
         )
     if format != "html" and output.exists() and not output.is_dir():
         raise ValueError(

@@ -247,7 +247,7 @@ def _refuse_other_body(theta, first, algorithm, whose):
     ):
         return
     raise ValueError(
-        f"`format='bundle'` needs a method whose clients share the body; the body of {whose} "
+        f"`format='bundle'` needs a method with one body for all clients; the body of {whose} "
         f"differs from that of client {first.number}, since each client of {algorithm} has its "
         "own network. Export them one by one, as `format='savedmodel'`."
     )

@@ -199,7 +199,7 @@ def warn_of_never_drawn(simulation: Simulation, chosen: list[int]) -> None:
     """Warns how many of the chosen clients keep a state and never participated."""
     if never := simulation.never_drawn(chosen):
         log.warning(
-            f"{len(never)} of {len(chosen)} clients never took part, such as "
+            f"{len(never)} of {len(chosen)} clients never participated, such as "
             f"{simulation.data.name_of(never[0])}, and their states are the initial ones. Train "
             "more rounds, or let them learn on"
         )

@@ -47,8 +47,8 @@ def _keras(client, path, quantize, learning):
         model = tf.keras.models.load_model(path, compile=False)
     except Exception as error:  # What Keras raises about a user's classes can be of any kind.
         raise ValueError(
-            "`body` must be made of layers that Keras finds when it loads a file; it is not "
-            f"({texts.reason(error, 300)}). Register each class of your own with "
+            "`body` must consist of layers that Keras finds when it loads a file; it is not "
+            f"({texts.reason(error, 300)}). Register each of your classes with "
             "`keras.saving.register_keras_serializable`, or choose `format='savedmodel'`."
         ) from error
     forget_eager_initializers()
@@ -124,7 +124,7 @@ def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = Tru
             return converter.convert().replace(b"\5\0\0\0SERVE\0", b"\5\0\0\0serve\0")
         except Exception as error:  # A ConverterError, which has no public name.
             raise ValueError(
-                "`body` must be made of operations that TFLite has; its converter refuses it "
+                "`body` must consist of operations that TFLite has; its converter refuses it "
                 f"({texts.reason(error, 300)}). {instead('tflite', learning)}"
             ) from error
 

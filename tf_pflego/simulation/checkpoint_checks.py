@@ -183,7 +183,7 @@ def _check_entry(entry, kind):
     name = entry.get("file") if isinstance(entry, dict) else None
     match = _FILE.fullmatch(name) if isinstance(name, str) else None
     if match is None or match[1] != kind:
-        raise DamagedError(f"it names no file of its own for {kind}")
+        raise DamagedError(f"it names no separate file for {kind}")
     _check_sum(entry, name)
 
 

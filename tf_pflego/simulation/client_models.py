@@ -138,9 +138,9 @@ def served_client(
     if model is None or not isinstance(weights, Weights):
         got = "predicts in a way of its own" if model is None else type(weights).__name__
         raise ValueError(
-            "a model that is served must be `Weights` for `SplitModel.predict` of the algorithm's "
-            f"model, to leave the run; {name} of {algorithm.name}: {got}. Use `served_weights` and "
-            "the algorithm's `predict`."
+            "the model of a client must be `Weights` for `SplitModel.predict` of the algorithm's "
+            f"model, to leave the run; {name} of {algorithm.name}: {got}. Use `served_weights` "
+            "and the algorithm's `predict`."
         )
     class_names, raw_model = data.class_names_of(client), whole(model)
     outputs = model.outputs_of(data.num_classes[client])

@@ -39,8 +39,9 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
         )
     if algorithm.release.participation not in (None, participation):
         raise ValueError(
-            f"`participation` must be the one for which {algorithm.name} was made private, "
-            f"{algorithm.release.participation}; got {participation}. Make the algorithm for it."
+            f"`participation` must be the participation for which {algorithm.name} was made "
+            f"private, {algorithm.release.participation}; got {participation}. Make the algorithm "
+            "for it."
         )
     refuse_words_of_clients(algorithm.release.claim is not None, data)
     refuse_other_labels(algorithm, data)

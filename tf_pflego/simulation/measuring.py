@@ -56,8 +56,8 @@ def refuse_taken_names(algorithm: Algorithm, data: ClientData, metrics: Iterable
         misleads = argument != "statistics" and of_metric(name).name
         if misleads or not taken.isdisjoint(numbers):
             raise ValueError(
-                f"`{argument}` must have other names than what a run measures already; got "
-                f"{name:.80}. Choose another name."
+                f"`{argument}` must have other names than the metrics of a run; got {name:.80}. "
+                "Choose another name."
             )
         taken.update(numbers)
 

@@ -240,7 +240,7 @@ class Trained:
             if client_ids is not None:
                 raise ValueError(
                     "`client_ids` must not be given with a table; got "
-                    f"{values.shown(client_ids)}. Give the rows of these clients alone."
+                    f"{values.shown(client_ids)}. Give only the rows of these clients."
                 )
             from tf_pflego.data.tables import new_rows  # It takes pyarrow.
 

@@ -34,7 +34,7 @@ class Turns:
             raise RuntimeError(
                 f"a simulation must be used in the process that made it; `{name}` was called in "
                 f"process {os.getpid()}, forked from {self.process}. Make a simulation in the new "
-                "process; `restore` goes on from a checkpoint."
+                "process; `restore` continues from a checkpoint."
             )
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(
@@ -45,7 +45,7 @@ class Turns:
             if self.ended:
                 raise RuntimeError(
                     f"a simulation must be used before it is closed; `{name}` was called after "
-                    "that. Make a new one; `restore` goes on from a checkpoint."
+                    "that. Make a new one; `restore` continues from a checkpoint."
                 )
             execution.refuse_others(f"`{name}` must be called")
             if moves and self.calls_back:

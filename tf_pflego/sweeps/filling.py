@@ -89,8 +89,8 @@ class Store:
             expected, got = defaults.get(TABLE_CHECKSUM), self._tables.get(run)
             if expected and got and expected != got:
                 raise ValueError(
-                    f"`table` must have the rows that finished runs of {run} were made with, whose "
-                    f"checksum is {expected}; got {got}. Give the table as it was, or choose "
+                    f"`table` must have the rows that finished runs of {run} were made with, with "
+                    f"the checksum {expected}; got {got}. Give the table as it was, or choose "
                     "another `output_dir`."
                 )
 

@@ -188,8 +188,8 @@ class Queue:
         elif seeds:
             self.done += trials + len(seeds)
             log.warning(
-                f"{cell.name} is not run, since nothing can be chosen for it before its "
-                "trials have ended well"
+                f"{cell.name} is not run, since its settings cannot be chosen before its trials "
+                "have ended well"
             )
 
     def _show(self):

@@ -58,8 +58,8 @@ def private_aggregator(
     )
     if sums and averages:
         raise ValueError(
-            f"`algorithm` must either sum or average what clients upload; got {algorithm.name}, "
-            "which does both. Use `pfl.with_dp` and a `Simulation`."
+            f"`algorithm` must either sum or average the uploads; got {algorithm.name}, which "
+            "does both. Use `pfl.with_dp` and a `Simulation`."
         )
     of_upload = 1 / federation.num_clients if sums else 1.0
     factory, rate = tff.aggregators.DifferentiallyPrivateFactory, federation.mean_clients_per_round

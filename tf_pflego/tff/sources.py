@@ -199,7 +199,7 @@ class ClientsIterator(tff.program.FederatedDataSourceIterator):
         if k not in (None, len(ids)):
             raise ValueError(
                 f"`train_per_round_clients` must be the number of participants; got {k} for a "
-                f"round in which {len(ids)} take part. Take the `clients_per_round` of the "
+                f"round with {len(ids)} take part. Take the `clients_per_round` of the "
                 "participation, with the mode fixed."
             )
         return [dataset_of(source.clients, i, "train", source.batch_size) for i in ids.tolist()]

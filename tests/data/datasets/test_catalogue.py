@@ -82,7 +82,10 @@ def test_builders_of_our_own_say_what_they_lack_and_ask_nothing_of_the_network(
     monkeypatch.setattr(tfds.core.utils.gcs_utils, "exists", asked)
     data.load("digits", data_dir=str(tmp_path))
     for name, expected in (
-        ("organamnist", r"organamnist.npz, from .* does not exist either.* https://medmnist.com"),
+        (
+            "organamnist",
+            r"organamnist.npz, its source, does not exist either.* https://medmnist.com",
+        ),
         ("office_home", "office_home, .* https://www.heman.*Art, Clipart, Product, Real World"),
     ):
         with pytest.raises(data.DatasetError, match=f"none/downloads/manual/{expected}"):

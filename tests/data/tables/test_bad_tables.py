@@ -30,7 +30,7 @@ TABLES = [
      "have no client 'others' of"),
     ({"School": ["a", "A"] * 20 + ["a"] * 5}, "of names; .* got '.' and '.'. Rename"),
     ({"School": np.full(COUNT, 2.0**53)}, "'School' must be of integers or of text; row 0 has "
-     "9007199254740992.0, and double cannot tell whole numbers from 9007199254740992 on apart"),
+     "9007199254740992.0, and double cannot distinguish whole numbers from 9007199254740992 on"),
     ({"School": [decimal.Decimal("1.5")] * COUNT}, "of whole numbers or of text; got decimal"),
     ({"Passed": ["no"] * COUNT}, "'Passed' must have two classes or more, .*got 1 in 45"),
     ({"Passed": np.linspace(0, 1, COUNT)}, "'Passed' must be of whole numbers or of text; .* "
@@ -111,7 +111,7 @@ ARGUMENTS = [
 # What is a file's: its name and its content.
 FILES = [
     (".", None, "`table` must be a file of rows; .* is no file"),
-    ("table.xlsx", b"PK", "whose name ends with .csv, .tsv or .parquet, .*; got 'table.xlsx'"),
+    ("table.xlsx", b"PK", "must be a .csv, .tsv or .parquet file, .*; got 'table.xlsx'"),
     ("table.csv", b"", "table.csv must be a whole table, .*; it cannot be read .*Empty CSV file"),
     ("table.csv", b"Sch\x15ool,Passed\n1,yes\n", r"Did you mean Sch\\x15ool\? Correct"),
     ("table.csv", b"School,Passed\n1,yes,\x1b\n", r"Expected 2 columns, got 3: 1,yes,\\x1b\). Co"),

@@ -112,7 +112,7 @@ def test_nothing_is_kept_of_a_round_without_a_report(tiny_model):
     with leaving_out({2: range(CLIENTS)}), simulation_of(algorithm, drawn) as simulation:
         simulation.run_round()
         before = whole_state(simulation)
-        with pytest.raises(engines.WorkerError, match="round 2: no participant has answered"):
+        with pytest.raises(engines.WorkerError, match="round 2: no participant sent a valid"):
             simulation.run_round()
         assert_identical(whole_state(simulation), before)
         assert simulation.round_number == 1

@@ -163,12 +163,12 @@ REFUSED = {
     ),
     "no shape": (
         lambda: called(Reversal(), 4),
-        "which shape an example has.*Give `example_shape`",
+        "the shape of an example.*Give `example_shape`",
         lambda: (called(Reversal(), 4), (4,)),
     ),
     "open shape": (
         lambda: sequential((None, 3), layers.SimpleRNN(2)),
-        r"which shape an example has; it says \(None, 3\).*Give `example_shape`",
+        r"the shape of an example; got \(None, 3\).*Give `example_shape`",
         lambda: (sequential((None, 3), layers.SimpleRNN(2)), SERIES),
     ),
     "two inputs": (two_inputs, "one tensor of examples.*Concatenate", one_input_cut_in_two),

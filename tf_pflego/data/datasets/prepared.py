@@ -137,8 +137,8 @@ def _there_or_prepared(name, data_dir, download, is_ours):
     manual = getattr(known, "MANUAL", None) if is_ours else None
     if manual and not (manual_dir / manual).exists():
         raise DatasetError(
-            f"`dataset` {name} is not in {root}, and {manual_dir / manual}, from which it is "
-            f"made, does not exist either. {known.MANUAL_DOWNLOAD_INSTRUCTIONS}"
+            f"`dataset` {name} is not in {root}, and {manual_dir / manual}, its source, does not "
+            f"exist either. {known.MANUAL_DOWNLOAD_INSTRUCTIONS}"
         )
     try:
         return _prepare(known, name, root, manual_dir, is_ours)

@@ -140,8 +140,8 @@ def _of_file(path, is_text, separator, decimal, may_be_codes, unpacked_mb):
         return parquet.read_table(path, partitioning=None)  # Directories add no columns.
     if kind not in _SEPARATORS:
         raise prepared.DatasetError(
-            "`table` must be a file whose name ends with .csv, .tsv or .parquet, where .gz may "
-            f"follow the first two; got {path.name!r}. Rename it if it is one of these."
+            "`table` must be a .csv, .tsv or .parquet file, and the first two may be compressed "
+            f"(.gz); got {path.name!r}. Rename it if it is one of these."
         )
     if path.suffix.lower() in _COMPRESSED:
         limits.refuse_many_bytes(path, most)
@@ -378,7 +378,8 @@ def _whole(array, name, remedy):
     if row >= 0:
         raise ValueError(
             f"the column {name!r} must be of integers or of text; row {row} has {array[row]}, and "
-            f"{array.type} cannot tell whole numbers from {limit} on apart. Read it as text."
+            f"{array.type} cannot distinguish whole numbers from {limit} on. Read it as "
+            "text."
         )
     return array.cast(pa.int64())
 

@@ -46,7 +46,7 @@ class Cloning:
             # The user's classes, or Keras about them, can raise any kind of error.
             self.refuse_lambda_layers("a copy that Keras makes")
             raise ValueError(
-                "`body` must be made of layers that Keras can make again from their "
+                "`body` must consist of layers that Keras can make again from their "
                 f"configuration; {source.name} is not ({type(error).__name__}: "
                 f"{str(error)[:300]}). Give each of your classes a `get_config` that returns the "
                 "arguments of its `__init__`."

@@ -73,9 +73,9 @@ def example_spec(model: Any, example_shape: Sequence[int] | None) -> tf.TensorSp
         )
     shape = inputs[0].shape[1:] if inputs and example_shape is None else example_shape
     if shape is None or None in tuple(shape):
-        known = "" if shape is None else f"; it says {tuple(shape)}"
+        known = "" if shape is None else f"; got {tuple(shape)}"
         raise ValueError(
-            f"`body` must say which shape an example has{known}. Give `example_shape`."
+            f"`body` must define the shape of an example{known}. Give `example_shape`."
         )
     return tf.TensorSpec([None, *map(int, shape)], tf.int32 if dtype.is_integer else tf.float32)
 
@@ -84,8 +84,8 @@ def check_weights(model: tf.keras.Model) -> None:
     """Raises ValueError unless a model has weights to train, all float32, and all are finite."""
     if not model.trainable_variables:
         raise ValueError(
-            "`body` has no trainable weights, so there is nothing to share. Set `trainable = True` "
-            "on layers that have weights, or add such a layer."
+            "`body` has no trainable weights to share. Set `trainable = True` on layers that have "
+            "weights, or add such a layer."
         )
     for weight in model.trainable_variables:
         if isinstance(_tf_variable(weight), tf.distribute.DistributedValues):
