@@ -4,6 +4,7 @@ import functools
 import json
 import re
 
+import compare_with_pfllib
 import documents
 import fair_field
 import numpy as np
@@ -356,3 +357,11 @@ def test_weights_differ_by_no_more_than_the_page_says():
         # What moves so little would agree in any case.
         assert float(row["least_move"]) > 1e5 * largest[name]
         assert all(re.fullmatch("[0-9a-f]{12}", row[key]) for key in ("pfllib", "commit"))
+
+
+def test_the_figures_are_of_the_methods_the_rounds_and_the_bridges_of_the_program():
+    assert COMPARED.keys() == compare_with_pfllib.METHODS.keys()
+    for name, twin in compare_with_pfllib.METHODS.items():
+        said = " ".join(compare_with_pfllib.BRIDGES[bridge] for bridge in twin.bridges.split())
+        assert COMPARED[name]["bridges"] == said
+        assert COMPARED[name]["rounds"] == str(compare_with_pfllib.ROUNDS) == "3"
