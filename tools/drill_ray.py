@@ -1,4 +1,4 @@
-"""Drills on clusters of nodes on this machine: kills of shards, nodes and programs, and strangers.
+"""Drills on clusters of nodes on this machine: kills of shards, nodes and programs, and placement.
 
 The program does the kills itself, since it knows the messages that it sends. This file runs it
 then.
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import psutil
 from drill_runs import ROOT, end, finish, rounds_of, start, wait_for_round
@@ -26,10 +27,14 @@ from tf_pflego.algorithms import REGISTRY
 from tf_pflego.system.source import source_commit
 
 _ROUNDS, _SHARDS = 24, 2
+_ON_RAY = ("--engine=ray", "--ray_address=auto", "--dataset=digits")
 _FLAGS = (
-    *("--engine=ray", "--ray_address=auto", "--dataset=digits", f"--num_shards={_SHARDS}"),
-    *("--num_clients=20", "--clients_per_round=10"),
+    *(*_ON_RAY, f"--num_shards={_SHARDS}", "--num_clients=20", "--clients_per_round=10"),
     *(f"--num_rounds={_ROUNDS}", "--eval_every=6", "--checkpoint_every=4", "--resume"),
+)
+_FLAGS_OF_NODES = (
+    *(*_ON_RAY, "--num_clients=40", "--clients_per_round=20", "--num_rounds=20"),
+    "--eval_every=5",
 )
 _WITHIN, _BETWEEN = "within a round", "between commits"
 _KINDS = [(what, when) for when in (_BETWEEN, _WITHIN) for what in ("shard", "program", "node")]
@@ -204,6 +209,53 @@ def refuse_strangers(scratch, data_dir=""):
         yield {"token": name, "its code ran": "yes" if mark.exists() else "no"}, good
     running.terminate()
     running.wait()
+
+
+def compare_nodes(
+    scratch,
+    data_dir="",
+    shards=10,
+    nodes=("1", "2", "5"),
+    methods=("pflego", "ditto"),
+    results=ROOT / "results" / "ray_nodes.json",
+):
+    """Makes a run of each method on each cluster, whose end must have the bits of the first one.
+
+    A cluster has as many cores as the shards need, and half a gigabyte of memory per shard.
+    """
+    rows, checksums = [], {}
+    for count in map(int, nodes):
+        with LocalCluster(count, cpus=-(-shards // count)) as cluster:
+            for method in methods:
+                flags = [*_FLAGS_OF_NODES, f"--algorithm={method}", f"--data_dir={data_dir}"]
+                flags.append(f"--num_shards={shards}")
+                row = {"method": method, "shards": shards, "nodes": count}
+                row |= _run_on_nodes(cluster, flags, scratch / f"{method}_{count}")
+                rows.append(row)
+                yield row, checksums.setdefault(method, row["checksum"]) == row["checksum"]
+    results.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def _run_on_nodes(cluster, flags, output):
+    started = time.monotonic()
+    running = start(flags, output, cluster.environment | {"PYTHONPATH": str(ROOT)})
+    most = [0] * len(cluster.nodes)
+    while running.poll() is None:  # Before the run ends, so that its processes can be counted.
+        most = max(most, [_count_shards(node) for node in cluster.nodes], key=sum)
+        time.sleep(0.5)
+    finish(running)
+    return {
+        "shards_on_nodes": " ".join(map(str, most)),
+        "seconds": round(time.monotonic() - started, 1),
+        "checksum": f"{zlib.crc32(repr(end(output)).encode()):08x}",
+    }
+
+
+def _count_shards(node):
+    """Returns how many processes on a node have a shard."""
+    there, found = processes_of(node.leader), psutil.process_iter(["cmdline"])
+    commands = [one.info["cmdline"] or [""] for one in found if one.pid in there]
+    return sum(command[0].startswith("ray::Host") for command in commands)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
   python tools/drills.py kills    kills programs (SIGKILL) at random times and resumes them
   python tools/drills.py shards   kills shards, nodes and programs of runs on a Ray cluster
+  python tools/drills.py nodes    runs the same shards on Ray clusters of 1, 2 and 5 nodes
   python tools/drills.py strangers  tries to run code on the Ray cluster of a run without its token
   python tools/drills.py devices  harms servers, clients and links of federations in many ways
   python tools/drills.py signals  sends SIGINT and SIGTERM in all phases of runs, which must end
@@ -35,6 +36,7 @@ from tf_pflego.system.source import source_commit
 DRILLS = {
     "kills": "drill_kills:kill_programs",
     "shards": "drill_ray:kill_shards",
+    "nodes": "drill_ray:compare_nodes",
     "strangers": "drill_ray:refuse_strangers",
     "devices": "drill_devices:harm_devices",
     "signals": "drill_signals:send_signals",
