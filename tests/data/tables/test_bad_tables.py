@@ -30,7 +30,7 @@ TABLES = [
      "have no client 'others' of"),
     ({"School": ["a", "A"] * 20 + ["a"] * 5}, "of names; .* got '.' and '.'. Rename"),
     ({"School": np.full(COUNT, 2.0**53)}, "'School' must be of integers or of text; row 0 has "
-     "9007199254740992.0, and double cannot distinguish whole numbers from 9007199254740992 on"),
+     "9007199254740992.0, and double cannot distinguish integers from 9007199254740992 on"),
     ({"School": [decimal.Decimal("1.5")] * COUNT}, "of whole numbers or of text; got decimal"),
     ({"Passed": ["no"] * COUNT}, "'Passed' must have two classes or more, .*got 1 in 45"),
     ({"Passed": np.linspace(0, 1, COUNT)}, "'Passed' must be of whole numbers or of text; .* "

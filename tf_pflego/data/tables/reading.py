@@ -378,8 +378,7 @@ def _whole(array, name, remedy):
     if row >= 0:
         raise ValueError(
             f"the column {name!r} must be of integers or of text; row {row} has {array[row]}, and "
-            f"{array.type} cannot distinguish whole numbers from {limit} on. Read it as "
-            "text."
+            f"{array.type} cannot distinguish integers from {limit} on. Read it as text."
         )
     return array.cast(pa.int64())
 
