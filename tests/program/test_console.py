@@ -131,6 +131,7 @@ train(output_dir="run", resume=True)
 """
 
 
+@pytest.mark.thorough
 def test_a_library_says_nothing_but_to_its_log(digits_dir, tmp_path):
     """On a terminal neither; what is done, is done without a line until logging is set up."""
     reader, writer = terminal_of(200)

@@ -162,6 +162,7 @@ def test_the_numbers_are_numpys(task, runs, tmp_path, capsys):
         assert written[0]["probability_no"] == ""  # Nobody of this school has failed.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", each_of(LABELS, ("classification",)))
 def test_a_bundle_predicts_as_its_run(task, runs, tmp_path, capsys):
     new_rows(tmp_path / "new.csv", SES=[0.25, "", 2.0, 0.0, 1.0, -0.5])

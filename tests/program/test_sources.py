@@ -90,6 +90,7 @@ def test_a_run_keeps_what_its_table_may_unpack_to(tmp_path, capsys, monkeypatch)
     done([f"--output_dir={tmp_path / 'run'}", "--resume", "--num_rounds=2"], capsys)
 
 
+@pytest.mark.thorough
 def test_new_clients_of_a_table_have_the_classes_of_the_run(tmp_path, capsys):
     """They are told if their steps do not suffice, and no name becomes a spreadsheet's formula."""
     run, strange = tmp_path / "run", tmp_path / "strange.csv"

@@ -21,6 +21,7 @@ def run_fixture(run_of):
     return run_of("pflego", **of_ten)
 
 
+@pytest.mark.thorough
 def test_the_program_exports_and_says_how_accurate_the_files_are(run, tmp_path):
     """As a program of its own: the table is all that it shows."""
     models = tmp_path / "models"

@@ -144,6 +144,7 @@ def test_every_cell_is_valid_and_fits_its_algorithm(cells):
             assert not unused, cell.name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", overview.pages(RESULTS))
 def test_the_other_pages_are_made_from_the_results(name):
     assert (RESULTS / name).read_bytes() == overview.pages(RESULTS)[name], RUN_IT

@@ -189,6 +189,7 @@ def of_groups(clients):
     return pfl.Simulation(algorithm, clients, drawn, "in_process", num_eval_clients=6)
 
 
+@pytest.mark.thorough
 def test_a_round_says_how_each_group_of_disagreeing_clients_fares(clients):
     with of_groups(clients) as simulation:
         records = [simulation.run_round(evaluate=True) for _ in range(2)]
