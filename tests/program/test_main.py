@@ -11,19 +11,8 @@ import subprocess
 import numpy as np
 import pytest
 
+from tests import starts
 from tests.runs.resumed import FINISHED, records_of
-from tests.starts import (
-    SMALL,
-    TIMEOUT_SECONDS,
-    assert_refused,
-    begun,
-    done,
-    finished,
-    in_this_process,
-    messages_of,
-    started_program,
-    wait_for_rounds,
-)
 
 PARTS = itertools.product(("", "participant_"), ("client", "example"))
 METRICS = [f"{who}test_accuracy/{mean}_mean" for who, mean in PARTS]
@@ -34,8 +23,8 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
 @pytest.fixture(scope="module")
 def finished_run(digits_dir, tmp_path_factory):
     output = tmp_path_factory.mktemp("runs") / "größe"
-    flags = [*SMALL, "--num_rounds=14", "--eval_every=3", f"--output_dir={output}"]
-    return output, started_program(*flags, digits_dir=digits_dir, env=os.environ | ASCII)
+    flags = [*starts.SMALL, "--num_rounds=14", "--eval_every=3", f"--output_dir={output}"]
+    return output, starts.started_program(*flags, digits_dir=digits_dir, env=os.environ | ASCII)
 
 
 def test_a_run_writes_its_directory(finished_run):
@@ -99,10 +88,12 @@ def test_what_a_pipe_gets_is_plain_and_names_the_clients_that_are_served_worst(f
 @pytest.mark.thorough
 def test_the_command_for_a_page_works_without_tensorflow(digits_dir, tmp_path, capsys):
     places = [f"--data_dir={digits_dir}", f"--output_dir={tmp_path / 'run'}"]
-    *_, command = done([*SMALL, "--num_rounds=1", *places], capsys).stdout.splitlines()
+    *_, command = starts.done(
+        [*starts.SMALL, "--num_rounds=1", *places], capsys
+    ).stdout.splitlines()
     page = tmp_path / "page.html"
     told = os.environ | {"PYTHONPROFILEIMPORTTIME": "1"}
-    shown = finished(["bash", "-c", f"{command} --output={page}"], env=told)
+    shown = starts.finished(["bash", "-c", f"{command} --output={page}"], env=told)
     assert (shown.returncode, shown.stdout) == (0, f"written to {page}\n"), shown.stderr
     assert "tf_pflego.reports" in shown.stderr and "tensorflow.python" not in shown.stderr
 
@@ -114,10 +105,10 @@ def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path)
     output = tmp_path / "run"
     flags = ["--dataset=digits", "--num_clients=20", "--num_rounds=100000", "--max_restarts=0"]
     flags += ["--eval_every=1000000", "--checkpoint_every=1000000"]
-    running = begun(*flags, f"--data_dir={digits_dir}", f"--output_dir={output}")
+    running = starts.begun(*flags, f"--data_dir={digits_dir}", f"--output_dir={output}")
     metrics = output / "metrics.jsonl"
     try:
-        wait_for_rounds(running, metrics, 1)
+        starts.wait_for_rounds(running, metrics, 1)
         children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text()
         (worker,) = (
             int(child)
@@ -125,21 +116,21 @@ def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path)
             if "worker_binary" in pathlib.Path(f"/proc/{child}/cmdline").read_text()
         )
         os.kill(worker, signal.SIGKILL)
-        printed, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+        printed, errors = running.communicate(timeout=starts.TIMEOUT_SECONDS)
     finally:
         running.kill()
     result = subprocess.CompletedProcess(flags, running.returncode, printed, errors)
     said = f"tf_pflego: the TFF worker (process {worker}) was killed by SIGKILL"
-    assert_refused(result, said, "--engine=in_process", "--resume")
+    starts.assert_refused(result, said, "--engine=in_process", "--resume")
     count = len(metrics.read_text().splitlines())
     assert (output / "checkpoints" / f"checkpoint-{count}.json").exists()
 
 
 def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, tmp_path, capsys):
     """The second round has no participant with finite numbers; the first is in a checkpoint."""
-    flags = (*SMALL, "--server_optimizer=sgd", "--num_rounds=5", f"--output_dir={tmp_path}")
+    flags = (*starts.SMALL, "--server_optimizer=sgd", "--num_rounds=5", f"--output_dir={tmp_path}")
     flags = (*flags, "--server_learning_rate=1e18", "--client_learning_rate=1e18")
-    first = in_this_process([*flags, f"--data_dir={digits_dir}"], capsys)
+    first = starts.in_this_process([*flags, f"--data_dir={digits_dir}"], capsys)
     assert (first.returncode, first.stdout) == (3, ""), first.stderr
     *_, last = first.stderr.strip().splitlines()
     assert last.startswith("tf_pflego: round 2: at least one participant's update must be finite")
@@ -149,6 +140,6 @@ def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, 
     held = (tmp_path / "metrics.jsonl").read_bytes()
     assert len(held.splitlines()) == 1
     # It goes on from there, and ends as before.
-    again = in_this_process([*flags, f"--data_dir={digits_dir}", "--resume"], capsys)
-    assert (again.returncode, messages_of(again)) == (3, [last])
+    again = starts.in_this_process([*flags, f"--data_dir={digits_dir}", "--resume"], capsys)
+    assert (again.returncode, starts.messages_of(again)) == (3, [last])
     assert (tmp_path / "metrics.jsonl").read_bytes() == held

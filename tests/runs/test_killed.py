@@ -10,28 +10,9 @@ import signal
 
 import pytest
 
+from tests import starts
+from tests.runs import resumed
 from tests.runs.directories import run_directory_in
-from tests.runs.resumed import (
-    FINISHED,
-    SMALL,
-    contents,
-    die_before,
-    flags_of,
-    newest_round,
-    outcome,
-    resume,
-)
-from tests.starts import (
-    ENTRY,
-    TIMEOUT_SECONDS,
-    assert_refused,
-    begun,
-    done,
-    in_this_process,
-    program,
-    replaced,
-    wait_for_rounds,
-)
 from tf_pflego.runs import run_directory
 from tf_pflego.runs.run_directory import RunDirectoryError
 
@@ -40,14 +21,14 @@ from tf_pflego.runs.run_directory import RunDirectoryError
 def test_killed_again_and_again_it_ends_as_if_undisturbed(digits_dir, tmp_path, undisturbed):
     output = tmp_path / "run"
     code = "import sys; from tests.runs.resumed import die_before\n"
-    code += f"die_before(int(sys.argv.pop(1)), {str(output)!r})\n{ENTRY}"
+    code += f"die_before(int(sys.argv.pop(1)), {str(output)!r})\n{starts.ENTRY}"
     for point in (9, 24, 27, 36, 40, 33):
-        result = program(point, *flags_of(digits_dir, output, "--resume"), code=code)
+        result = starts.program(point, *resumed.flags_of(digits_dir, output, "--resume"), code=code)
         assert result.returncode == -signal.SIGKILL, result.stderr
-    result = program(*flags_of(digits_dir, output, "--resume"))
+    result = starts.program(*resumed.flags_of(digits_dir, output, "--resume"))
     assert result.returncode == 0, result.stderr
-    assert outcome(output) == outcome(undisturbed)
-    assert sorted(path.name for path in output.iterdir()) == FINISHED
+    assert resumed.outcome(output) == resumed.outcome(undisturbed)
+    assert sorted(path.name for path in output.iterdir()) == resumed.FINISHED
 
 
 # As on a system that is not Linux, with its temporary files in a directory that a test reads.
@@ -64,17 +45,17 @@ def test_another_system_ends_with_the_same_and_leaves_nothing(digits_dir, tmp_pa
     """The files that a run maps have names there; those of a killed one are removed by the next."""
     output, files = tmp_path / "run", tmp_path / "files"
     files.mkdir()
-    flags = flags_of(digits_dir, output)
+    flags = resumed.flags_of(digits_dir, output)
     dying = f"from tests.runs.resumed import die_before\ndie_before(36, {str(output)!r})\n"
-    killed = program(files, *flags, code=f"{OTHER}{dying}{ENTRY}")
+    killed = starts.program(files, *flags, code=f"{OTHER}{dying}{starts.ENTRY}")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert len(list(files.rglob("tf_pflego_data_"))) >= 4  # examples and labels of two splits
     export = ["export", f"--run={output}", "--clients=0", f"--output_dir={tmp_path / 'models'}"]
     for arguments in ([*flags, "--resume"], [*export, f"--data_dir={digits_dir}"]):
-        result = program(files, *arguments, code=OTHER + ENTRY)
+        result = starts.program(files, *arguments, code=OTHER + starts.ENTRY)
         assert result.returncode == 0, result.stderr
         assert not list(files.iterdir())
-    assert outcome(output) == outcome(undisturbed)
+    assert resumed.outcome(output) == resumed.outcome(undisturbed)
 
 
 @pytest.mark.thorough
@@ -82,54 +63,57 @@ def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, 
     """A long run is stopped by Ctrl-C, and then by a limit on its files."""
     output, at_once = tmp_path / "run", tmp_path / "at_once"
     endless = ("--checkpoint_every=1000", "--num_rounds=100000", "--eval_every=1")
-    endless = (*replaced(*SMALL, *endless), "--compile=off")  # As in the few rounds at once.
+    endless = (
+        *starts.replaced(*resumed.SMALL, *endless),
+        "--compile=off",
+    )  # As in the few rounds at once.
     endless += (f"--data_dir={digits_dir}", f"--output_dir={output}")
     metrics = output / "metrics.jsonl"
 
-    running = begun(*endless)
-    wait_for_rounds(running, metrics, 20)
-    another = in_this_process([*endless, "--overwrite"], capsys)
-    assert_refused(another, "--output_dir must not be in use; another run writes to")
+    running = starts.begun(*endless)
+    starts.wait_for_rounds(running, metrics, 20)
+    another = starts.in_this_process([*endless, "--overwrite"], capsys)
+    starts.assert_refused(another, "--output_dir must not be in use; another run writes to")
     running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    _, errors = running.communicate(timeout=starts.TIMEOUT_SECONDS)
     assert running.returncode == 130
     assert "interrupted; go on with it by --resume" in errors
     count = len(metrics.read_bytes().splitlines())
-    assert newest_round(output / "checkpoints") == count >= 20
+    assert resumed.newest_round(output / "checkpoints") == count >= 20
 
-    running = begun(*endless, "--resume")
-    wait_for_rounds(running, metrics, count + 5)
+    running = starts.begun(*endless, "--resume")
+    starts.wait_for_rounds(running, metrics, count + 5)
     size = metrics.stat().st_size + 5000
     resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (size, size))
-    _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    _, errors = running.communicate(timeout=starts.TIMEOUT_SECONDS)
     assert running.returncode == 2
     assert f"File too large: '{metrics}'" in errors.splitlines()[-1]
-    assert newest_round(output / "checkpoints") == count
+    assert resumed.newest_round(output / "checkpoints") == count
 
     last = f"--num_rounds={count + 2}"
-    done(replaced(*endless, last, "--resume"), capsys)
-    done(replaced(*endless, last, f"--output_dir={at_once}"), capsys)
-    assert outcome(output) == outcome(at_once)
+    starts.done(starts.replaced(*endless, last, "--resume"), capsys)
+    starts.done(starts.replaced(*endless, last, f"--output_dir={at_once}"), capsys)
+    assert resumed.outcome(output) == resumed.outcome(at_once)
 
 
 @pytest.mark.thorough
 @pytest.mark.lines("tff")
 def test_on_tff_sigterm_checkpoints_and_it_goes_on_to_the_same_bits(digits_dir, tmp_path, capsys):
     output, at_once = tmp_path / "run", tmp_path / "at_once"
-    flags = flags_of(digits_dir, output, "--engine=tff", rounds=100_000)
-    running = begun(*flags)
-    wait_for_rounds(running, output / "metrics.jsonl", 3)
+    flags = resumed.flags_of(digits_dir, output, "--engine=tff", rounds=100_000)
+    running = starts.begun(*flags)
+    starts.wait_for_rounds(running, output / "metrics.jsonl", 3)
     running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=TIMEOUT_SECONDS)
+    running.communicate(timeout=starts.TIMEOUT_SECONDS)
     assert running.returncode == 143
-    count = newest_round(output / "checkpoints")
+    count = resumed.newest_round(output / "checkpoints")
     assert count == len((output / "metrics.jsonl").read_bytes().splitlines())
     rounds = [f"--num_rounds={count + 3}"]
-    done(replaced(*flags, *rounds, "--resume"), capsys)
-    flags = flags_of(digits_dir, at_once, "--engine=tff", *rounds)
-    assert in_this_process(flags, capsys).returncode == 0
-    assert outcome(output)["server"] == outcome(at_once)["server"]
-    assert outcome(output)["rows"] == outcome(at_once)["rows"]
+    starts.done(starts.replaced(*flags, *rounds, "--resume"), capsys)
+    flags = resumed.flags_of(digits_dir, at_once, "--engine=tff", *rounds)
+    assert starts.in_this_process(flags, capsys).returncode == 0
+    assert resumed.outcome(output)["server"] == resumed.outcome(at_once)["server"]
+    assert resumed.outcome(output)["rows"] == resumed.outcome(at_once)["rows"]
 
 
 @pytest.mark.thorough
@@ -138,20 +122,22 @@ def test_an_interrupted_overwrite_leaves_the_old_run_and_can_go_on(
 ):
     shutil.copytree(undisturbed, copy, dirs_exist_ok=True)
     (copy / "notes.txt").write_text("the user's own")
-    before = contents(copy)
-    running = begun(*flags_of(digits_dir, copy, "--seed=1", "--overwrite", rounds=100_000))
-    wait_for_rounds(running, copy / ".new_run" / "metrics.jsonl", 5)
+    before = resumed.contents(copy)
+    running = starts.begun(
+        *resumed.flags_of(digits_dir, copy, "--seed=1", "--overwrite", rounds=100_000)
+    )
+    starts.wait_for_rounds(running, copy / ".new_run" / "metrics.jsonl", 5)
     running.kill()
     running.communicate()
-    assert before.items() <= contents(copy).items()
-    refused = in_this_process(flags_of(digits_dir, copy), capsys)
-    assert_refused(refused, "must not contain another run")
-    refused = resume(digits_dir, copy, capsys, "--seed=0")
-    assert_refused(refused, ".new_run; --seed: expected 1, got 0")
-    rounds = newest_round(copy / ".new_run" / "checkpoints") + 1
-    done(["--resume", f"--output_dir={copy}", f"--num_rounds={rounds}"], capsys)
-    assert sorted(path.name for path in copy.iterdir()) == sorted([*FINISHED, "notes.txt"])
-    assert len(outcome(copy)["rounds"]) == rounds
+    assert before.items() <= resumed.contents(copy).items()
+    refused = starts.in_this_process(resumed.flags_of(digits_dir, copy), capsys)
+    starts.assert_refused(refused, "must not contain another run")
+    refused = resumed.resume(digits_dir, copy, capsys, "--seed=0")
+    starts.assert_refused(refused, ".new_run; --seed: expected 1, got 0")
+    rounds = resumed.newest_round(copy / ".new_run" / "checkpoints") + 1
+    starts.done(["--resume", f"--output_dir={copy}", f"--num_rounds={rounds}"], capsys)
+    assert sorted(path.name for path in copy.iterdir()) == sorted([*resumed.FINISHED, "notes.txt"])
+    assert len(resumed.outcome(copy)["rounds"]) == rounds
     assert json.loads((copy / "config.json").read_text())["seed"] == 1
 
 
@@ -163,7 +149,7 @@ def killed_before(point, output, action):
     """
     child = os.fork()
     if child == 0:
-        die_before(point, str(output))
+        resumed.die_before(point, str(output))
         action()
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])

@@ -6,17 +6,7 @@ import tensorflow as tf
 
 from tests.comparison import assert_near
 from tests.methods import thorough
-from tests.models.body.bodies import (
-    BODIES,
-    IMAGE,
-    TOLERANCE,
-    assert_same,
-    examples_for,
-    layers,
-    of_body,
-    of_keras,
-    theta_of,
-)
+from tests.models.body import bodies
 from tf_pflego.models.body import graphs, normalization
 from tf_pflego.models.body.body import Body
 
@@ -74,15 +64,15 @@ def test_plain_normalization_computes_what_the_fused_does(data_format, training,
     first, *others = plain(*arguments)
     if data_format == "NCHW":
         first = tf.transpose(first, [0, 2, 3, 1])
-    assert_near((first, *others), expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_near((first, *others), expected, rtol=bodies.TOLERANCE, atol=bodies.TOLERANCE)
 
 
 def test_gradient_of_max_pooling_is_in_a_function_with_its_pooling():
     """Elsewhere TensorFlow may take a kernel for it that is ten times slower."""
-    model = BODIES["max pooling"][1]()
+    model = bodies.BODIES["max pooling"][1]()
     body = Body(model)
-    x = tf.ones([3, *IMAGE])  # Every window has equal entries only.
-    assert_same(of_body(body, theta_of(body), x), of_keras(model, x))
+    x = tf.ones([3, *bodies.IMAGE])  # Every window has equal entries only.
+    bodies.assert_same(bodies.of_body(body, bodies.theta_of(body), x), bodies.of_keras(model, x))
     graph_def = body._training.parts.backward
     assert not [node for node in graph_def.node if node.op == "MaxPoolGrad"]
     own = [f for f in graph_def.library.function if f.attr["_noinline"].b]
@@ -94,12 +84,12 @@ def test_gradient_of_max_pooling_is_in_a_function_with_its_pooling():
 
 def rectified_and_pooled(more_than_pooled):
     """Returns a network whose only ReLU is pooled, and, if asked to, read by another layer too."""
-    inputs = tf.keras.Input(IMAGE)
-    rectified = layers.Conv2D(4, 3, activation="relu")(inputs)
-    outputs = [layers.GlobalAveragePooling2D()(layers.MaxPooling2D(3, 2)(rectified))]
+    inputs = tf.keras.Input(bodies.IMAGE)
+    rectified = bodies.layers.Conv2D(4, 3, activation="relu")(inputs)
+    outputs = [bodies.layers.GlobalAveragePooling2D()(bodies.layers.MaxPooling2D(3, 2)(rectified))]
     if more_than_pooled:
-        outputs.append(layers.GlobalAveragePooling2D()(rectified))
-    return tf.keras.Model(inputs, layers.Concatenate()([*outputs, outputs[0]]))
+        outputs.append(bodies.layers.GlobalAveragePooling2D()(rectified))
+    return tf.keras.Model(inputs, bodies.layers.Concatenate()([*outputs, outputs[0]]))
 
 
 @pytest.mark.parametrize("more_than_pooled", [False, True])
@@ -111,6 +101,8 @@ def test_gradients_of_a_pooled_relu_and_its_bias_are_taken_from_what_was_pooled(
     pooling = [name for name, node in nodes.items() if node.op == "PartitionedCall"]
     readers = {node.op for node in nodes.values() if set(pooling) & set(node.input)}
     assert readers == ({"AddN"} if more_than_pooled else {"Conv2DBackpropFilter"})
-    x = examples_for(body, IMAGE)
+    x = bodies.examples_for(body, bodies.IMAGE)
     for images in (x, tf.ones_like(x)):  # In the latter every window has equal entries only.
-        assert_same(of_body(body, theta_of(body), images), of_keras(model, images))
+        bodies.assert_same(
+            bodies.of_body(body, bodies.theta_of(body), images), bodies.of_keras(model, images)
+        )
