@@ -3,11 +3,9 @@
   TF_PFLEGO_TABLES=DIR tf-pflego sweep run_configs/experiments/small_field.py:field_high \\
       --output_dir=results --jobs=2
 
-Four federations: 6000 images of Fashion-MNIST among 50 clients with
-two classes each (field_high) or by Dirichlet shares (field_dirichlet), of whom ten participate in
-each of 60 rounds; the ten wearers of a watch of tables.py, five in each of 40 rounds
-(field_watch); and 1500 images of CIFAR-10 among ten clients with three classes each, five in each
-of 20 rounds, for a residual network with batch normalisation (field_cifar10). DIR has watch.npz.
+Two federations: 6000 images of Fashion-MNIST among 50 clients with two classes each, of whom ten
+participate in each of 60 rounds (field_high), and the ten wearers of a watch of tables.py, five in
+each of 40 rounds (field_watch). DIR has watch.npz.
 
 Each method has the settings of `fair_field` to choose among, with larger rates where its server has
 one, tried for half as many rounds on clients of another seed. Methods of local mini-batches pass
@@ -24,7 +22,6 @@ from fair_field import METHODS, WITH_MUON, choices
 from shared_head import MUON
 
 import tf_pflego as pfl
-from tf_pflego import models
 from tf_pflego.core import seeds
 from tf_pflego.sweeps import Experiment
 
@@ -45,18 +42,14 @@ def _some(split, rng, count):
 
 
 def images(name, count, num_clients, classes_per_client):
-    """Returns the function to clients of a part of a dataset; without classes, by Dirichlet."""
+    """Returns the function to clients of a part of a dataset."""
 
     def clients_of(run):
         seed, whole = run["seed"], pfl.load_dataset(name)
         rng, classes = seeds.generator(seed, "fair_field/images"), whole.num_classes
         train, test = _some(whole.train, rng, count), _some(whole.test, rng, count // 3)
-        if classes_per_client:
-            labels = train.labels, test.labels
-            partition = pfl.round_robin(*labels, num_clients, classes_per_client, classes, seed)
-        else:  # It deals out training and test examples together.
-            test = None
-            partition = pfl.dirichlet(train.labels, num_clients, classes, seed, min_examples=20)
+        labels = train.labels, test.labels
+        partition = pfl.round_robin(*labels, num_clients, classes_per_client, classes, seed)
         dataset = dataclasses.replace(whole, train=train, test=test)
         return pfl.assign_clients(dataset, partition, label_space="global", class_mask=True)
 
@@ -92,9 +85,6 @@ field_high = _field(
     10,
     with_muon=WITH_MUON,
 )
-field_dirichlet = _field(
-    "Fashion-MNIST, Dirichlet shares", images("fashion_mnist", 6000, 50, None), 60, 10
-)
 field_watch = _field(
     "A watch, whose 10 wearers are clients",
     tables.watch.clients,
@@ -103,13 +93,4 @@ field_watch = _field(
     # The rates of PFLEGO that suit the scale of these features were found there.
     known=[cell for cell in tables.watch.cells if "pflego" in cell["algorithm"]],
     model=tables.watch.model,
-)
-field_cifar10 = _field(
-    "CIFAR-10, three classes per client, with batch normalisation",
-    images("cifar10", 1500, 10, 3),
-    20,
-    5,
-    model=lambda run, clients: pfl.SplitModel(
-        models.resnet8(clients.example_shape, run["seed"]), clients.num_global_classes, run["seed"]
-    ).with_class_mask(),
 )
