@@ -164,7 +164,7 @@ def make_clients(train_sizes=TRAIN_SIZES, test_sizes=TEST_SIZES, num_classes=NUM
 
 # Simulations of one algorithm share what it has traced, which takes most of a small test's time.
 # The last ones alone, since all together take several gigabytes.
-built = functools.lru_cache(32)(algorithms.build)
+built = functools.lru_cache(6)(algorithms.build)
 
 
 def build_method(name, model, **settings):

@@ -32,7 +32,7 @@ LENGTHS = {"local_steps": 3, "local_epochs": 2, "batch_size": 2, "client_learnin
 SEED = 2
 
 
-@functools.lru_cache(32)  # What a method has traced is shared by all simulations of it.
+@functools.lru_cache(6)  # What a method has traced is shared by all simulations of it.
 def build(name, model):
     if name in TOYS:
         return TOYS[name](model)
