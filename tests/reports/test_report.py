@@ -188,8 +188,8 @@ def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
     refused(capsys, [run, run, output], "twice")
     nowhere = f"--output={tmp_path}/none/r.html"
     refused(capsys, [run, nowhere], "--output must be in a directory that exists", "not. Make it")
-    refused(capsys, [run, f"--output={run / 'metrics.jsonl'}"], "ends in .html")
-    refused(capsys, [run, f"--output={tmp_path}"], "ends in .html")
+    refused(capsys, [run, f"--output={run / 'metrics.jsonl'}"], "must be an .html file")
+    refused(capsys, [run, f"--output={tmp_path}"], "must be an .html file")
     refused(capsys, [run, output, "--format=gif"], "must be one of html, png, pdf, svg; got 'gif'")
     refused(capsys, [run, output, f"--reference={tmp_path}"], "--reference must be one of the runs")
     assert not (tmp_path / "r.html").exists()
