@@ -69,7 +69,7 @@ def test_it_learns_what_a_run_with_that_model_does(run, digits_dir):
 @pytest.mark.thorough
 def test_it_is_read_and_goes_on_with_the_same_content_alone(run, digits_dir):
     other = {"network": str(run / "other.keras")}
-    for given, message in (({}, "be given .* by its name"), (other, "must .* another content")):
+    for given, message in (({}, "must be given .* name"), (other, "must .* another content")):
         with pfl.load_run(run / "run", digits_dir, **given) as stored:
             with pytest.raises(RunDirectoryError, match=f"`network` {message}"):
                 stored.simulation()

@@ -19,7 +19,7 @@ KNOWN = {
     "participation": {"participation": "cyclic"},
     "clients_per_round_range": {"participation": "range", "clients_per_round_range": "1,3"},
     "client_dropout": {"client_dropout": 0.3},
-    "new_clients": {"num_new_clients": 5},
+    "num_new_clients": {"num_new_clients": 5},
     "partition": {"partition": "dirichlet", "num_clients": 6},  # It deals to other clients.
 }
 # Other values of what is text, or goes with few others.

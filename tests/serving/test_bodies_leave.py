@@ -112,7 +112,7 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
             [layers.GRU(4)],
             "pflego",
             {"format": "tflite"},
-            r"`learning` must not be given for TFLite .* 2\.20 on",
+            r"`learning` must be False for TFLite .* 2\.20 on",
             marks=pytest.mark.skipif(not LACKS_OPERATIONS, reason="the interpreter has them"),
         ),
     ],
