@@ -1,6 +1,6 @@
 """Gives the program wrong inputs, and counts the cases that do not end as they should.
 
-  python tools/attack.py [--kinds=python,flags,directories,tables,...] [--every=N]
+  python tools/attack.py [--kinds=python,flags,tables,...] [--every=N]
 
 python        every public call, with each argument replaced by each of a list of wrong values. It
               must be taken, or end in an error of this package, in one line

@@ -181,7 +181,10 @@ BAD = {
     "def f(model, config: 'Missing'): pass": f"own.py:f {NONE}",
     "def f(model, config: Config, more): pass": f"own.py:f {NONE}",
     "def f(model, config: NoDataclass): pass": "got NoDataclass, no dataclass",
-    "def f(model, config: Taken): pass": "must not have a name that a run has already",
+    "def f(model, config: Taken): pass": "must not have a name that a run has, or had",
+    "@dataclasses.dataclass(frozen=True)\nclass Former(settings.HyperParameters):\n"
+    "    dropout_rate: float = settings.setting(0.1, 'rate', above=0)\n"
+    "def f(model, config: Former): pass": "must not have a name that a run has, or had in an",
     "f = 3": "must name a function of",
     "def ff(model, config: Config): pass": "got 'f', which is none. Did you mean ff?",
     "def f(model config): pass": "got, in own.py, line 20, SyntaxError",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tf_pflego.system import values
 
-# Settings that versions before this one called otherwise; runs and tables of theirs are read.
+# The names of settings in runs and sweeps of earlier versions, with the present ones.
 FORMER_NAMES = {
     **{"eval_clients": "num_eval_clients", "new_clients": "num_new_clients"},
     **{"spare_clients": "num_spare_clients", "small_clients": "on_small_client"},
@@ -100,7 +100,7 @@ def shared(default: Any, help_text: str, **about: Any) -> Callable[..., Any]:
 
 
 def named_as_today(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns stored settings under the names that they have in this version."""
+    """Returns stored settings under their present names."""
     return {FORMER_NAMES.get(name, name): value for name, value in settings.items()}
 
 

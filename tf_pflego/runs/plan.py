@@ -13,7 +13,7 @@ from tf_pflego import algorithms
 from tf_pflego.algorithms import Method, Named
 from tf_pflego.core import statistic_names
 from tf_pflego.core.optimizers import CONSTANT
-from tf_pflego.core.settings import Role, names_with
+from tf_pflego.core.settings import FORMER_NAMES, Role, names_with
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.datasets import catalogue
 from tf_pflego.engines.engine import Place
@@ -32,9 +32,10 @@ SOURCE, NETWORK_DIGEST = "algorithm_source", "network_digest"
 # In a row of a sweep the CRC-32 of the table, whose path does not identify its rows.
 TABLE_CHECKSUM = "table_checksum"
 # Names that hyper-parameters may not have: settings and arguments of a run, other keys of its
-# config.json, and flags of the program.
+# config.json, flags of the program, and former names, under which a stored run would be misread.
 _TAKEN = {
     *(field.name for field in dataclasses.fields(RunConfig)),
+    *FORMER_NAMES,
     *("run_config", "on_round", "clients", "model", "metrics", "callbacks", "directory"),
     *("elsewhere", OWN_STATISTICS),
     *("name", "versions", "help", "helpfull", "helpshort", "flagfile", "version"),
@@ -264,7 +265,7 @@ def _method_of(settings, algorithm):
     for field in dataclasses.fields(method.settings):
         if field.name in _TAKEN:
             raise ValueError(
-                f"`{field.name}` of {method.name} must not have a name that a run has already. "
-                "Rename the hyper-parameter."
+                f"`{field.name}` of {method.name} must not have a name that a run has, or had in "
+                "an earlier version. Rename the hyper-parameter."
             )
     return method

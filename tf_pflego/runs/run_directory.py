@@ -194,7 +194,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     ) -> None:
         """Writes the files of a finished run. The last is summary.json, which marks a whole run.
 
-        `num_new_clients` are evaluated after 0, 1, .. epochs. In `clients`, all of them, they come
+        `new_clients` are evaluated after 0, 1, .. epochs. In `clients`, all of them, they come
         after the simulation's.
         """
         data = simulation.data
